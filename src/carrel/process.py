@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,11 @@ from carrel.kubernetes.objects.release import why_unsupported
 from carrel.log_lines import log_lines
 from carrel.parsing import Malformed
 from carrel.parsing.secret_settings import missing_seal_key, mistakes_in_secrets
-from carrel.settings import ClusterSettings, LogLevel, ServingSettings, moved_settings
+from carrel.settings import ClusterSettings, LogLevel, ServingSettings, cluster_access, moved_settings
 
 if TYPE_CHECKING:
     from carrel.cluster.configuration_record import Reads
     from carrel.kubernetes.client import Client
-    from carrel.kubernetes.config import Access
 
     Serve = Callable[[Client, CurrentConfiguration, asyncio.Event], Awaitable[None]]
 
@@ -34,19 +34,14 @@ CONFIGURATION_ANSWER_S = 10.0
 """How long the API server may take to say the configuration."""
 CONFIGURATION_RETRY_S = 1.0
 """How often an API server that does not answer is asked again for the configuration."""
+RESTART_AFTER_S = 5.0
+"""How long a change must have been recorded before the process starts again for it. A record that somebody edits is
+written again by the leading controller, if that has not started again for it meanwhile."""
 RELEASE_RETRY_S = 5.0
 """How often an API server that does not answer is asked again for its release."""
 
 
 # --- the API server --------------------------------------------------------------------------------------------------
-
-
-def cluster_access(settings: ClusterSettings) -> "Access":
-    """Where the API server is. The command ends if the kubeconfig cannot be used."""
-    try:
-        return settings.access()
-    except Malformed as malformed:
-        raise command_failed("No usable kubeconfig", str(malformed), "kubectl config view", USAGE) from None
 
 
 def connect(settings: ClusterSettings) -> "Client":
@@ -130,7 +125,12 @@ async def following_configuration(
         return
     current = CurrentConfiguration(first)
     watch = ConfigurationWatch(client, settings.carrel_namespace, current, reads)
-    watch.on_restart = stop.set
+
+    def restart() -> None:
+        if watch.why_restart:
+            stop.set()
+
+    watch.on_restart = partial(asyncio.get_running_loop().call_later, RESTART_AFTER_S, restart)
     watching = asyncio.create_task(watch.run())
     try:
         yield current
@@ -231,10 +231,18 @@ def run_until_signal(name: str, settings: ServingSettings, serve: Callable[[asyn
     fails."""
     import uvloop
 
+    was_told_to_end = False
+
     async def until_signal() -> None:
         stop = asyncio.Event()
+
+        def end() -> None:
+            nonlocal was_told_to_end
+            was_told_to_end = True
+            stop.set()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            asyncio.get_running_loop().add_signal_handler(number, end)
         await serve(stop)
 
     log_to_stderr(settings.log_level)
@@ -247,5 +255,7 @@ def run_until_signal(name: str, settings: ServingSettings, serve: Callable[[asyn
         help_ = f"carrel {name} --port 0" if where == own else f"carrel {name} --help"
         raise command_failed(f"Cannot listen on {where}", why, help_, UNAVAILABLE) from None
     except StartAgain as change:
+        if was_told_to_end:
+            return
         log.warning("starting_again for a change of the configuration: %s", change)
         os.execv(sys.executable, [sys.executable, "-m", "carrel", *sys.argv[1:]])  # noqa: S606 # itself

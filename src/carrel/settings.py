@@ -20,8 +20,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from carrel.command_errors import USAGE, command_failed
 from carrel.dialects.options import DraDriver
 from carrel.option_fields import option, secret, setting
+from carrel.parsing import Malformed
 
 if TYPE_CHECKING:
     from carrel.cluster.holders import Holders
@@ -71,6 +73,14 @@ class ContextSettings(ClusterSettings):
 
     def access(self, context: str = "") -> "Access":
         return super().access(context or self.context)
+
+
+def cluster_access(settings: ClusterSettings) -> "Access":
+    """Where the API server is. The command ends if the kubeconfig cannot be used."""
+    try:
+        return settings.access()
+    except Malformed as malformed:
+        raise command_failed("No usable kubeconfig", str(malformed), "kubectl config view", USAGE) from None
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "carrel.settings": (
         "carrel.cluster",
+        "carrel.command_errors",
         "carrel.configuration",
         "carrel.resource_claims",
         "carrel.dialects",

@@ -17,18 +17,18 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 13_832,  # a form keeps its group; helps without the words of MAIA; models of older drivers in sentences
-    "cli": 8_194,  # what all GPUs do, live on a terminal, with its keys, columns and the last ten minutes
+    "bookings": 13_869,  # names the pods of who is removed, tells members of maintenance, cuts long lists of mistakes
+    "cli": 8_219,  # what all GPUs do, live on a terminal, with its keys, columns and the last ten minutes
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_270,  # odd YAML never ends the controller, mistakes and history have limits; secrets moved
+    "configuration": 1_274,  # odd YAML never ends the controller; mistakes have limits; each text is read by itself
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
-    "dialects": 4_783,  # how many GPUs of a node are active, for kubectl get
-    "files beside the folders": 1_108,  # draws on a whole terminal, for the demo and carrel top; other encodings
+    "dialects": 4_792,  # bookings of MAIA as spreadsheets write them; how many GPUs of a node are active
+    "files beside the folders": 1_122,  # draws on a whole terminal, for the demo and carrel top; other encodings
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_688,  # says why a watch is not open
-    "ledger": 4_677,  # what a GPU is used for
-    "lifecycle": 5_359,  # says in an Event until when a GPU is given back
+    "ledger": 4_682,  # an amount of memory in words, for pages and commands
+    "lifecycle": 5_365,  # the leader writes a record again that somebody edited
     "manifests": 74,
     "node": 3_533,  # samples what GPUs do; loses only what a GPU does not say
     "parsing": 504,  # simpler characters for terminals without UTF-8

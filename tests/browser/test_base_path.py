@@ -8,6 +8,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Response, expect
 
 from tests.browser.service import GPUS, a_service, signed_in
+from tests.kit.ports import free_port
 
 BASE = "/services/carrel"
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -17,7 +18,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def under(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     folder = tmp_path_factory.mktemp("under")
     (folder / "gpus.yaml").write_text(GPUS)
-    async with a_service(folder, "--inventory", str(folder / "gpus.yaml"), bookings=f"basePath: {BASE}") as url:
+    port = free_port()
+    where = f"publicUrl: 'http://127.0.0.1:{port}{BASE}'"
+    async with a_service(folder, "--inventory", str(folder / "gpus.yaml"), "--port", str(port), bookings=where) as url:
         yield url
 
 

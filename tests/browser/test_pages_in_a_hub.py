@@ -60,7 +60,7 @@ async def a_hub_with_pages(folder: Path) -> AsyncIterator[str]:
     port = pages.rpartition(":")[2]
     options = ("--port", port, "--inventory", str(folder / "gpus.yaml"))
     at_hub = f"signIn: {{hub: {{url: '{url}', apiUrl: '{hub}/hub/api'}}}}"
-    where = f"publicUrl: '{url}'\n  basePath: {BASE}\n  {at_hub}"
+    where = f"publicUrl: '{url}{BASE}'\n  {at_hub}"
     try:
         people = "hubs: {usernameDomain: lab.example}"
         known = {"CARREL_HUB_CLIENT_SECRET": secret}

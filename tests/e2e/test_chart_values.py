@@ -377,11 +377,9 @@ def test_kais_old_names_are_one_value() -> None:
 
 
 def test_a_gateway_routes_the_host_and_the_path_to_the_booking_service() -> None:
-    url, path = (
-        f"config.bookings.{each}" for each in ("publicUrl=https://gpus.lab.example", "basePath=/services/carrel")
-    )
+    url = "config.bookings.publicUrl=https://gpus.lab.example/services/carrel"
     parent = "booking.gateway.parentRefs[0].name=public,booking.gateway.parentRefs[0].namespace=gateways"
-    route = by_name(rendered("--set", f"{url},{path},{parent}"))["HTTPRoute", NAMESPACE, "carrel-booking"]
+    route = by_name(rendered("--set", f"{url},{parent}"))["HTTPRoute", NAMESPACE, "carrel-booking"]
     assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
     assert route["spec"] == {
         "parentRefs": [{"name": "public", "namespace": "gateways"}],

@@ -42,7 +42,7 @@ def chart() -> Iterator[InstalledChart]:
         said = helm("install", "gpu-booking", GPU_BOOKING, "-n", "gpu-booking", "--create-namespace", api=found.api)
         assert "carrel purge --carrel-namespace gpu-booking" in said, said
         assert "helm test gpu-booking --namespace gpu-booking" in said, said
-        assert "--set carrel.config.hubs.accounts[0]=system:serviceaccount:jhub:hub" in said, said
+        assert "--set 'carrel.config.hubs.accounts={system:serviceaccount:jhub:hub}'" in said, said
         yield found
 
 

@@ -63,6 +63,9 @@ class FakeInventory(GpuInventory):
     def pods_on(self, window: Maintenance) -> Sequence[HeldPod]:
         return self.pods
 
+    def pods_of(self, person: str) -> Sequence[HeldPod]:
+        return [pod for pod in self.pods if pod.person == person]
+
     def is_used(self, booking: BookingId) -> bool:
         return booking in self.used
 

@@ -8,7 +8,7 @@ import yaml
 
 from carrel.cluster.configuration_record import APPLIED, GIVEN, NoConfiguration, Record, find, first_configuration
 from carrel.configuration.reading import Unusable
-from carrel.kubernetes.cluster import AlreadyExists, Conflict, DeleteOptions
+from carrel.kubernetes.cluster import AlreadyExists, Conflict, DeleteOptions, OutcomeUnknown
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS
 from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.configuration import configure, wait_recorded
@@ -100,6 +100,42 @@ async def test_a_record_that_somebody_deletes_is_written_again_and_no_unsafe_cha
         after = await recorded(lab)
     assert (after.text, after.history) == (before.text, before.history)
     assert after.refused.mistakes[0].startswith("memory.unit: MiB → GiB: not while GPUs are held")
+
+
+async def test_a_record_that_somebody_edits_is_written_again_and_no_unsafe_change_slips_through() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        configuring = configuring_on(replica)
+        await configure(lab.client, "tiers: {victims: random}")
+        await configuring.round()
+        before = await recorded(lab)
+        assert await replica.bind(await lab.pod("train", limits=WHOLE), "n1") is None
+        await eventually(lambda: len(replica.ledger.holders()) == 1, "the pod holds a GPU")
+        await configure(lab.client, "memory: {unit: GiB}", APPLIED)
+        await configuring.round()
+        after = await recorded(lab)
+    assert after.data() == before.data()
+
+
+async def test_an_answer_that_is_lost_is_no_record_of_somebody_else(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_lab([]) as lab, lab.replica() as replica:
+        configuring = configuring_on(replica)
+        await configure(lab.client, "{}")
+        await configuring.round()
+        write = configuring._write
+
+        async def write_and_lose_the_answer(record: Record) -> None:
+            await write(record)
+            raise OutcomeUnknown(0, "", "the connection was closed")
+
+        configuring._write = write_and_lose_the_answer  # type: ignore[method-assign]
+        await configure(lab.client, "tiers: {victims: random}")
+        with pytest.raises(OutcomeUnknown):
+            await configuring.round()
+        configuring._write = write  # type: ignore[method-assign]
+        await configuring.round()
+        record = await recorded(lab)
+    assert (record.text, len(record.history)) == ("tiers: {victims: random}", 2)
+    assert "not_ours" not in caplog.text
 
 
 async def test_what_people_change_is_laid_over_it_and_the_history_names_them() -> None:

@@ -65,14 +65,18 @@ class GroupCommands:
             return _FORBIDDEN
         found = read_addresses(lines)
         problems = [Broken("no-address", mistake, "Not an address") for mistake in found.mistakes]
+        if found.more_mistakes:
+            problems.append(Broken("no-address", f"{found.more_mistakes:,} more words are no address.", "No addresses"))
         if not is_group_name(group):
             problems.insert(0, Broken("no-group-name", NO_GROUP_NAME, "No name of a group"))
         if not found.emails and not found.mistakes:
             problems.append(Broken("no-address", "The list names nobody.", "Nobody is named"))
         if len(found.emails) > MOST_ADDRESSES:
-            problems.append(Broken("too-many", f"At most {MOST_ADDRESSES} people at a time.", "Too many people"))
+            why = f"The list has {len(found.emails):,} people; at most {MOST_ADDRESSES:,} are taken at a time."
+            problems.append(Broken("too-many", why, "Too many people"))
         if problems:
-            title = problems[0].title if len(problems) == 1 else f"{len(problems)} mistakes in the list"
+            count = len(problems) + max(0, found.more_mistakes - 1)  # one of the problems counts these
+            title = problems[0].title if count == 1 else f"{count:,} mistakes in the list"
             return BookingRefusal(RefusalReason.LIST, title, tuple(problems))
         changed, stay_managers = [], []
         async with self._queries.store.writing() as writing:

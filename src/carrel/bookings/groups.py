@@ -95,14 +95,15 @@ class AddressList:
     emails: tuple[str, ...]
     """In lower case, each once, in the order of the list."""
     mistakes: tuple[str, ...] = ()
-    """With the number of the line."""
+    """The first ones, each with the number of its line."""
+    more_mistakes: int = 0
 
 
 def read_addresses(lines: Sequence[str]) -> AddressList:
     """Read one address or several in each line, separated by commas, semicolons or spaces, also as `Ada <ada@lab.org>`.
     Empty lines and those that begin with # say nothing."""
     emails: dict[str, None] = {}
-    mistakes = []
+    mistakes, more = list[str](), 0
     for number, line in enumerate(lines, 1):
         text = line.replace("\ufeff", "").strip()
         if text.startswith("#"):
@@ -111,11 +112,13 @@ def read_addresses(lines: Sequence[str]) -> AddressList:
             email = normal(word.strip("\"'"))
             if is_address(email):
                 emails[email] = None
+            elif len(mistakes) == MOST_MISTAKES:
+                more += 1
             else:
                 mistakes.append(
                     f"Line {number}: “{word[:LONGEST_SHOWN]}” is not an e-mail address such as ada@lab.org."
                 )
-    return AddressList(tuple(emails), tuple(mistakes))
+    return AddressList(tuple(emails), tuple(mistakes), more)
 
 
 _PART = re.compile(r"""<[^<>]*>|"[^"]*"|[,;]|[^\s,;<"]+|[<"]""")
@@ -137,6 +140,8 @@ def _written_addresses(line: str) -> list[str]:
 
 
 LONGEST_SHOWN = 80
+MOST_MISTAKES = 50
+"""That are written out. Who pastes the wrong thing, as a whole table, need not read each of its lines."""
 MOST_ADDRESSES = 2000
 """In one list."""
 

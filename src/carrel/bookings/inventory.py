@@ -43,6 +43,10 @@ class GpuInventory:
         """The pods that hold GPUs which the window names, nodes included."""
         return ()
 
+    def pods_of(self, person: str) -> Sequence[HeldPod]:
+        """Their pods that hold a GPU now."""
+        return ()
+
     def is_used(self, booking: BookingId) -> bool:
         """Whether the booking covers a pod that holds a GPU now. What cannot be seen counts as unused."""
         return False
@@ -89,11 +93,16 @@ class ClusterInventory(GpuInventory):
         return [entry.gpu for entry in shown_gpus(self._carrel.cluster_ledger, node)]
 
     def pods_on(self, window: Maintenance) -> Sequence[HeldPod]:
-        nodes = window.nodes if not window.single else self._ledger.nodes
+        return self._held(window.nodes if not window.single else self._ledger.nodes, window.closes)
+
+    def pods_of(self, person: str) -> Sequence[HeldPod]:
+        return [pod for pod in self._held(self._ledger.nodes, lambda gpu: True) if pod.person == person]
+
+    def _held(self, nodes: Collection[NodeName], is_meant: Callable[[Gpu], bool]) -> list[HeldPod]:
         found: dict[HolderId, HeldPod] = {}
         for node in nodes:
             for entry in shown_gpus(self._carrel.cluster_ledger, node):
-                if window.closes(entry.gpu):
+                if is_meant(entry.gpu):
                     found |= {uid: pod for uid in entry.shares if (pod := self._held_pod(uid)) is not None}
         return sorted(found.values(), key=lambda pod: pod.name)
 

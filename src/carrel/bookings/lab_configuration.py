@@ -22,6 +22,7 @@ from carrel.configuration.reading import (
     Leaf,
     Unusable,
     as_text,
+    content_of,
     every_field,
     may_people_change,
     read,
@@ -65,10 +66,10 @@ class LabConfiguration:
         values = self._changed(asked)
         if not values:
             return None
-        content: dict[str, object] = {}
+        content = content_of(written(self.current.value))
         for path, value in values.items():
             content = with_value(content, path, value)
-        return read(written(self.current.value) or "{}", as_text(content))
+        return read(as_text(content))
 
     def _changed(self, asked: Mapping[str, str]) -> dict[str, object]:
         """The values in the form that its person changed, and that differ from those in force."""

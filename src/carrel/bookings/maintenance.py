@@ -111,10 +111,14 @@ class HeldPod:
 @dataclass(frozen=True, slots=True)
 class HitBooking:
     booking: Booking
-    pods: tuple[str, ...] = ()
-    """Its pods that hold one of the GPUs now."""
+    held: tuple[HeldPod, ...] = ()
+    """Its pods that hold one of the GPUs now. In a group they may be of others than who booked."""
     lacks_gpus: bool = False
     """More is booked during the maintenance than is left."""
+
+    @property
+    def pods(self) -> tuple[str, ...]:
+        return tuple(pod.name for pod in self.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +134,13 @@ class Hit:
     @property
     def people(self) -> list[str]:
         """Everybody who is to be told."""
-        persons = {each.booking.user for each in self.bookings} | {pod.person for pod in self.pods}
+        persons = {each.booking.user for each in self.bookings} | {pod.person for pod in self.every_pod}
         return sorted(persons - {""})
+
+    @property
+    def every_pod(self) -> list[HeldPod]:
+        """Those that a booking covers, and the others."""
+        return [pod for each in self.bookings for pod in each.held] + [*self.pods]
 
 
 def hit_by(
@@ -141,9 +150,9 @@ def hit_by(
     """`bookings` are those in its time; `lacking` has the ids of those for which too few GPUs are left."""
     hit = []
     for booking in bookings:
-        names = tuple(pod.name for pod in pods if pod.booking == booking.id)
-        if names or booking.id in lacking:
-            hit.append(HitBooking(booking, names, booking.id in lacking))
+        held = tuple(pod for pod in pods if pod.booking == booking.id)
+        if held or booking.id in lacking:
+            hit.append(HitBooking(booking, held, booking.id in lacking))
     covered = {each.booking.id for each in hit}
     others = [pod for pod in pods if pod.booking not in covered and (pod.ends is None or pod.ends > window.start)]
     return Hit(models, tuple(hit), tuple(others))

@@ -6,7 +6,6 @@ Whoever is hit is found again when a window is set or removed: what a preview ha
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from carrel.bookings.advice import HINT_FREE
 from carrel.bookings.commands import new_id
 from carrel.bookings.maintenance import Hit, Maintenance, hit_by, places_named
 from carrel.bookings.notifications.messages import Occasion
@@ -102,7 +101,7 @@ class MaintenanceCommands:
             problems.append(Broken("not-in-the-past", "The end has passed already.", "The time has passed"))
         if problems:
             title = problems[0].title if len(problems) == 1 else f"{len(problems)} mistakes"
-            return BookingRefusal(RefusalReason.RULES, title, tuple(problems), hint=HINT_FREE)
+            return BookingRefusal(RefusalReason.RULES, title, tuple(problems), hint=HINT)
         gpus = max(1, asked.gpus) if model else 0
         what = (str(model), asked.start, asked.end, gpus, asked.why, by.email)
         return Maintenance(*what, nodes=named.nodes, single=named.single)
@@ -145,7 +144,8 @@ def what_is_closed(window: Maintenance) -> str:
 
 
 def _names(hit: Hit, person: str) -> set[str]:
-    return {pod.name for pod in hit.pods if pod.person == person}
+    return {pod.name for pod in hit.every_pod if pod.person == person}
 
 
+HINT = "carrel maintenance add --help"
 _FORBIDDEN = BookingRefusal(RefusalReason.FORBIDDEN, "Only a lab admin may set maintenance.")

@@ -1,6 +1,7 @@
 """Removes a person: what they have here ends, in one transaction, and is shown before.
 
-Bookings that they made for a group are the group's and stay. What others keep about the person stays, too: the identity
+Bookings that they made for a group are the group's and stay. No pod is ended, and those that hold a GPU are named:
+without a booking they may lose it to somebody who has one. What others keep about the person stays, too: the identity
 provider may let them in again, and the configuration may name them as admin. The log keeps what they did.
 """
 
@@ -30,6 +31,8 @@ class PersonHas:
     """Made by them for a group: these stay."""
     configured: Sequence[Role] = ()
     """Roles that the configuration gives: these stay until it is changed."""
+    pods: Sequence[str] = ()
+    """Their pods that hold a GPU now: these run on, without a booking."""
 
     @property
     def is_anything(self) -> bool:
@@ -89,7 +92,8 @@ class PersonRemoval:
             if record.booking.group and record.booking.user == email and _is_ahead(record, now)
         ]
         configured = sorted(self._roles.by_email(email), key=lambda role: role.value)
-        return PersonHas(email, await reading.credentials(email, now), own, groups, theirs, configured)
+        pods = [pod.name for pod in self._queries.inventory.pods_of(email)]
+        return PersonHas(email, await reading.credentials(email, now), own, groups, theirs, configured, pods)
 
 
 def _is_ahead(record: BookingRecord, now: datetime) -> bool:

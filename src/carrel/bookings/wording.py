@@ -9,9 +9,9 @@ from functools import lru_cache
 
 from carrel.bookings.maintenance import Maintenance
 from carrel.ledger.gpu_usage import GpuSample
+from carrel.ledger.gpus import memory_text
 from carrel.parsing.time import MONTHS
 
-GIB = 1024
 _MODEL = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce)-[A-Za-z0-9][A-Za-z0-9-]*")
 """Names of models in sentences, as drivers of all ages report them."""
 DAYS_OF_MONTH_NAME = 4
@@ -39,17 +39,12 @@ def span(length: timedelta) -> str:
     return " ".join(f"{amount} {unit}" for amount, unit in parts[first : first + 2] if amount)
 
 
-def memory(mib: int) -> str:
-    """`48 GiB`, `7.9 GiB`, `512 MiB`: as people speak of a GPU. Programs get MiB."""
-    return f"{mib:,} MiB" if mib < GIB else f"{mib / GIB:,.1f}".removesuffix(".0") + " GiB"
-
-
 def sample(latest: GpuSample) -> str:
     """`93 % busy, 40 GiB in use, 285 W, 74 °C`: what the GPU says of these."""
     return ", ".join(
         [
             *([f"{100 * latest.utilisation:.0f} % busy"] if latest.utilisation is not None else []),
-            *([f"{memory(latest.used)} in use"] if latest.used is not None else []),
+            *([f"{memory_text(latest.used)} in use"] if latest.used is not None else []),
             *([f"{latest.power_watts:.0f} W"] if latest.power_watts is not None else []),
             *([f"{latest.temperature_celsius} °C"] if latest.temperature_celsius is not None else []),
         ]

@@ -284,11 +284,11 @@ class BookingClient:
         found = [each for each in found if each["id"].startswith(id)]
         if any(each["id"] == id for each in found) or not found:
             return id
-        if len(id) < SHORTEST_ID:
-            why = f"Give at least {SHORTEST_ID} digits of the id."
-            raise command_failed("Which booking?", why, f"carrel {command} {short_id(found[0]['id'])}", USAGE)
         if len(found) > 1:
             raise _ambiguous(f"Several ids begin with {id}:", found, command)
+        if len(id) < SHORTEST_ID:
+            why = f"Give at least {SHORTEST_ID} digits of the id. One begins so: {booking_name(found[0])}."
+            raise command_failed("Which booking?", why, f"carrel {command} {short_id(found[0]['id'])}", USAGE)
         return str(found[0]["id"])
 
 

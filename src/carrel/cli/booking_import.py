@@ -1,5 +1,7 @@
 """`carrel import`: takes bookings over from MAIA's dashboard."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +12,13 @@ from carrel.cli.booking_client import RequestRefused, asking
 from carrel.cli.options import BookingServiceSettings
 from carrel.cli.output import print_lines
 from carrel.command_errors import USAGE, command_failed
-from carrel.dialects.maia_bookings import MOST_BYTES, MaiaBooking, UnreadableBookings, read_bookings
+from carrel.dialects.maia_bookings import MOST_BOOKINGS, MOST_BYTES, MaiaBooking, UnreadableBookings, read_bookings
 from carrel.option_fields import option
 from carrel.parsing.time import seconds
 
-TRY = "correct these lines, and run it again: nothing was taken over"
+HELP = "carrel import --help"
+MOST_MISTAKES = 50
+"""That are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +42,17 @@ def import_bookings(settings: ImportSettings) -> None:
     try:
         if settings.file.stat().st_size > MOST_BYTES:
             why = f"It is larger than {MOST_BYTES // 1024**2} MiB."
-            raise command_failed(f"{settings.file} is too large", why, "split it", USAGE)
+            raise command_failed(f"{settings.file} is too large", why, HELP, USAGE)
         bookings = read_bookings(settings.file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", "") or "It is not text in UTF-8."
-        raise command_failed(f"{settings.file} cannot be read", why, "carrel import FILE", USAGE) from None
+        raise command_failed(f"{settings.file} cannot be read", why, HELP, USAGE) from None
     except UnreadableBookings as unreadable:
         raise _wrong(settings.file, unreadable.mistakes) from None
 
+    if len(bookings) > MOST_BOOKINGS:
+        why = f"It has {len(bookings):,}, and at most {MOST_BOOKINGS:,} are taken over at a time: split it."
+        raise command_failed(f"{settings.file} has too many bookings", why, HELP, USAGE)
     with asking(settings) as client:
         try:
             outcome = client.call("POST", "/imported-bookings", json=_request(settings, bookings)).body
@@ -82,5 +89,8 @@ def _mistakes(refused: RequestRefused, bookings: list[MaiaBooking]) -> list[str]
     return found
 
 
-def _wrong(file: Path, mistakes: list[str]) -> Exception:
-    return command_failed(f"{file} has mistakes", "\n  ".join(mistakes), TRY, USAGE)
+def _wrong(file: Path, mistakes: Sequence[str]) -> Exception:
+    more = len(mistakes) - MOST_MISTAKES
+    shown = [*mistakes[:MOST_MISTAKES], *([f"… and {more:,} more mistakes"] if more > 0 else [])]
+    again = shlex.join(["carrel", "import", str(file)])
+    return command_failed(f"{file} has mistakes: nothing was taken over", "\n".join(shown), again, USAGE)

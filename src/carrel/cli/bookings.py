@@ -1,5 +1,6 @@
 """`carrel book`, `extend`, `change`, `cancel` and `show`: one booking."""
 
+import shlex
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import typer
 from carrel.cli.booking_client import RequestRefused, asking
 from carrel.cli.booking_text import Json, booking_lines, check_one_end, print_booking, print_preview, short_id
 from carrel.cli.complete import models
-from carrel.cli.dates import parse_date
+from carrel.cli.dates import later, parse_date
 from carrel.cli.options import BookingOutputSettings, ListFormat, OneBookingSettings
 from carrel.cli.output import is_confirmed, print_lines
 from carrel.command_errors import USAGE, command_failed
@@ -98,7 +99,7 @@ def extend(settings: ExtendSettings) -> None:
 
 @dataclass(frozen=True)
 class ChangeBookingSettings(ExtendSettings):
-    days: float | None = option(None, "New length, in days of 24 hours.", min=0.01)
+    days: float | None = option(None, "New length, in days of 24 hours.", min=0.01, max=3650)
     until: str = option("", "New end, instead of --days, as in carrel book.")
     start: str = option("", "New start, as in carrel book. Only before it begins.", "--from")
     gpus: int | None = option(None, "New number of GPUs.", min=1)
@@ -131,7 +132,7 @@ def change(settings: ChangeBookingSettings) -> None:
         length = length if settings.days is None else timedelta(days=settings.days)
         given: Json = {"start": seconds(start)} if settings.start else {}
         if settings.until or settings.start or settings.days is not None:
-            given["end"] = seconds(parse_date(settings.until, zone) if settings.until else start + length)
+            given["end"] = seconds(parse_date(settings.until, zone) if settings.until else later(start, length))
         given |= {"gpus": settings.gpus} if settings.gpus else {}
         return given | ({"model": settings.model} if settings.model else {})
 
@@ -189,7 +190,8 @@ def cancel(settings: CancelSettings) -> None:
             print_lines(*booking_lines(old.body, zone), consequence, err=not is_table)
         if settings.dry_run:
             return
-        without_asking = f"carrel cancel {short_id(old.body['id'])} --yes"
+        reason = ["--reason", settings.reason] if settings.reason else []
+        without_asking = shlex.join(["carrel", "cancel", short_id(old.body["id"]), *reason, "--yes"])
         if not settings.yes and not is_confirmed("Cancel it?", "Not cancelled", without_asking):
             return
         body: dict[str, Any] = {"reason": settings.reason} if settings.reason else {}

@@ -66,7 +66,7 @@ def show_configuration(settings: ConfigShowSettings) -> None:
     from carrel.cli.configuration_text import defaults_file, one_field, refused_lines, table
     from carrel.cluster.configuration_changes import sources
     from carrel.cluster.configuration_record import Record
-    from carrel.configuration.reading import every_field
+    from carrel.configuration.reading import content_with, every_field
 
     if settings.defaults:
         print_lines(*defaults_file().splitlines())
@@ -85,7 +85,7 @@ def show_configuration(settings: ConfigShowSettings) -> None:
     if settings.output is not DataFormat.TABLE:
         if refused:
             print_lines(*refused, err=True)
-        print_data(_content(shown), settings.output)
+        print_data(content_with(shown), settings.output)
         return
     source = sources(record)
     if settings.key == chosen[0].path:
@@ -118,15 +118,6 @@ def known_key(key: str) -> "Leaf":
         why = f"{key} is a section; its fields are {', '.join(leaf.path for leaf in found)}."
         raise command_failed(f"{key!r} is no field", why, f"carrel config show {key}", USAGE)
     return found[0]
-
-
-def _content(leaves: "list[Leaf]") -> dict[str, Any]:
-    from carrel.configuration.reading import with_value
-
-    content: dict[str, Any] = {}
-    for leaf in leaves:
-        content = with_value(content, leaf.path, leaf.value)
-    return content
 
 
 # --- check and diff --------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import asyncio
 import getpass
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,7 +65,7 @@ def set_field(settings: SetSettings) -> None:
         advice = f'carrel config set {settings.key} {settings.value} --reason "…"'
         raise command_failed("No reason was given", "Others want to know why a rule changed.", advice, USAGE)
     value = typed(settings.value)
-    _change(settings, {settings.key: settings.value if value is None else value}, settings.reason.strip())
+    _change(settings, settings.value if value is None else value, settings.reason.strip())
 
 
 @dataclass(frozen=True)
@@ -81,20 +80,43 @@ def reset_field(settings: ResetSettings) -> None:
 
       carrel config reset bookings.rules.maxDuration
     """
-    _change(settings, {settings.key: None}, settings.reason.strip())
+    _change(settings, None, settings.reason.strip())
 
 
-def _change(settings: ChangeSettings, values: Mapping[str, object], reason: str) -> None:
+def _change(settings: ChangeSettings, value: object, reason: str) -> None:
+    """None takes back what people changed, also of a field that only another version of Carrel knew."""
     from carrel.configuration.reading import may_people_change
 
-    known_key(settings.key)
+    if value is not None:
+        known_key(settings.key)
 
     async def write(client: "Client") -> str:
-        if not may_people_change(settings.key):
-            raise await _not_theirs(client, settings, values[settings.key])
-        return await _write(client, settings, values, reason)
+        from carrel.cluster.configuration_changes import read_objects
+
+        objects = await read_objects(client, settings.carrel_namespace)
+        by_people = _by_people(objects, settings)
+        if settings.key in by_people:
+            if by_people[settings.key] == value:
+                return f"{settings.key} is so already"
+        elif not may_people_change(known_key(settings.key).path):
+            raise await _not_theirs(client, settings, value)
+        elif value is None:
+            return f"Nobody has changed {settings.key}: there is nothing to take back"
+        return await _write(client, settings, objects, value, reason)
 
     print_lines(with_cluster(settings, write))
+
+
+def _by_people(objects: "Objects", settings: ChangeSettings) -> dict[str, object]:
+    """Path → value of what people changed. The command ends if it cannot be read."""
+    from carrel.configuration.reading import Unusable, content_of, leaves
+
+    try:
+        return dict(leaves(content_of(objects.changes_text)))
+    except Unusable as unusable:
+        hint = f"kubectl --namespace {settings.carrel_namespace} edit configmap carrel-changes"
+        what = "What people changed cannot be read"
+        raise command_failed(what, "\n".join(unusable.mistakes), hint, REFUSED) from None
 
 
 async def _not_theirs(client: "Client", settings: ChangeSettings, value: object) -> Exception:
@@ -109,23 +131,15 @@ async def _not_theirs(client: "Client", settings: ChangeSettings, value: object)
     return command_failed(f"{settings.key} cannot be changed by this command", why, advice, REFUSED)
 
 
-async def _write(client: "Client", settings: ChangeSettings, values: Mapping[str, object], reason: str) -> str:
+async def _write(client: "Client", settings: ChangeSettings, objects: "Objects", value: object, reason: str) -> str:
     from carrel.cluster.configuration_changes import ChangeNote, changed_text, read_objects, why_not, write_changes
-    from carrel.configuration.reading import Unusable
     from carrel.kubernetes.cluster import AlreadyExists, Conflict, NotFound
 
     namespace = settings.carrel_namespace
-    objects = await read_objects(client, namespace)
-    try:
-        text = changed_text(objects.changes_text, values)
-    except Unusable as unusable:
-        hint = f"kubectl --namespace {namespace} edit configmap carrel-changes"
-        raise command_failed(
-            "What people changed cannot be read", "\n".join(unusable.mistakes), hint, REFUSED
-        ) from None
-    if text == objects.changes_text or (not text and not objects.changes_text.strip()):
-        return _as_it_is(settings, objects)
-    if mistakes := why_not(objects, text):
+    text = changed_text(objects.changes_text, {settings.key: value})
+    # What is taken back must not wait for what else is wrong.
+    left = why_not(objects, objects.changes_text) if value is None else []
+    if mistakes := [each for each in why_not(objects, text) if each not in left]:
         advice = f"carrel config show {settings.key}"
         raise command_failed("Nothing is changed: it could not be used", "\n".join(mistakes), advice, USAGE)
     note = ChangeNote(await whoami(client), reason)
@@ -136,23 +150,11 @@ async def _write(client: "Client", settings: ChangeSettings, values: Mapping[str
     return await _wait_decided(client, settings, objects.record.refused if objects.record else None)
 
 
-def _as_it_is(settings: ChangeSettings, objects: "Objects") -> str:
-    from carrel.configuration.reading import content_of, leaves
-
-    is_set = settings.key in dict(leaves(content_of(objects.changes_text)))
-    return (
-        f"{settings.key} is so already"
-        if is_set
-        else f"Nobody has changed {settings.key}: there is nothing to take back"
-    )
-
-
 def _changed_meanwhile(settings: ChangeSettings, old: "Objects", new: "Objects") -> Exception:
     from carrel.cli.configuration_text import value_text
-    from carrel.configuration.reading import content_of, leaves
     from carrel.dialects.carrel import CHANGE_REASON, CHANGED_BY
 
-    before, after = (dict(leaves(content_of(each.changes_text))) for each in (old, new))
+    before, after = _by_people(old, settings), _by_people(new, settings)
     notes = new.people.metadata.annotations if new.people is not None else {}
     who, why = notes.get(CHANGED_BY, "Somebody"), notes.get(CHANGE_REASON, "")
     said = [
@@ -180,12 +182,11 @@ async def _wait_decided(client: "Client", settings: ChangeSettings, old: "Refuse
         if record is not None:
             refused = record.refused
             if not refused.mistakes and objects.is_settled:
-                values = {leaf.path: leaf.value for leaf in every_field(record.configuration())}
-                return f"{settings.key} is {value_text(values[settings.key])} now: {RECORDED}"
+                values = {leaf.path: value_text(leaf.value) for leaf in every_field(record.configuration())}
+                return f"{settings.key} is {values.get(settings.key, 'gone')} now: {RECORDED}"
             if refused.mistakes and (refused != old or passed > OLD_REFUSAL_S):
                 what = "It is written, but the controller refuses it; the last good configuration goes on"
-                advice = f"carrel config reset {settings.key}"
-                raise command_failed(what, "\n".join(refused.mistakes), advice, REFUSED)
+                raise command_failed(what, "\n".join(refused.mistakes), "carrel config show", REFUSED)
         await asyncio.sleep(POLL_S)
     why = f"No controller has recorded it within {WAIT_S:.0f} s. It takes effect when one leads."
     raise command_failed("It is written, but not in force yet", why, "carrel doctor", UNAVAILABLE)

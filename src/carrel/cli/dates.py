@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from carrel.parsing.time import moment
+from carrel.parsing.time import moment, words
 
 UNITS = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -60,6 +60,14 @@ def _in_zone(given: datetime, text: str, zone: ZoneInfo) -> datetime:
     if first != second:
         raise InvalidDate(f"{text} exists twice in {zone}: the clock is set back then; write it with an offset")
     return first
+
+
+def later(start: datetime, length: timedelta) -> datetime:
+    """Raises `InvalidDate` where the calendar ends before."""
+    try:
+        return start + length
+    except OverflowError:
+        raise InvalidDate(f"{words(length)} after {start.date()} there is no date; the last year is 9999") from None
 
 
 def date_text(text: str | None, zone: ZoneInfo) -> str:

@@ -32,8 +32,8 @@ def explain(settings: ExplainSettings) -> None:
     from carrel.cli.cluster_reader import find_pod, full_name, pod_name, read_cluster
     from carrel.cli.output import print_data, print_lines
     from carrel.cli.pod_answers import why_text
-    from carrel.process import cluster_access
     from carrel.scheduling.gangs import spread_out
+    from carrel.settings import cluster_access
 
     access = cluster_access(settings)
     name = pod_name(settings.pod)

@@ -200,7 +200,7 @@ def _wrong_options(ctx: Any, args: Sequence[str]) -> Iterator[None]:
         what = f"{path} has no option {said.option_name}"
         why = f"Did you mean {' or '.join(near)}?" if near else f"Its options are {', '.join(options)}."
     elif param is not None:
-        name = param.opts[-1] if param.param_type_name == "option" else param.name.upper()
+        name = max(param.opts, key=len) if param.param_type_name == "option" else param.name.upper()
         if (source := ctx.get_parameter_source(param.name)) is not None and source.name == "ENVIRONMENT":
             name = " or ".join([param.envvar] if isinstance(param.envvar, str) else param.envvar)
         is_missing = hasattr(said, "param_type")

@@ -34,10 +34,10 @@ def gpus(settings: GpusSettings) -> None:
 
       carrel gpus -o csv
     """
-    from carrel.bookings.wording import memory
     from carrel.cli.cluster_reader import read_cluster
     from carrel.cli.output import Column, print_list, rows_of
-    from carrel.process import cluster_access
+    from carrel.ledger.gpus import memory_text
+    from carrel.settings import cluster_access
 
     carrel = read_cluster(settings, cluster_access(settings))
     if settings.node and carrel.ledger.node(settings.node) is None:
@@ -50,7 +50,7 @@ def gpus(settings: GpusSettings) -> None:
         ("NODE", True, lambda item: item["node"]),
         ("GPU", True, lambda item: str(item["gpu"])),
         ("MODEL", True, lambda item: item["model"]),
-        ("MEMORY", True, lambda item: f"{memory(item['mib'])} of {memory(item['of_mib'])}"),
+        ("MEMORY", True, lambda item: f"{memory_text(item['mib'])} of {memory_text(item['of_mib'])}"),
         ("POD", True, lambda item: item["pod"] or ("nobody" if item["remark"] else "free")),
         ("PERSON", True, lambda item: item["user"] or "–"),
         ("HOW LONG", True, lambda item: item["remark"] or "–"),

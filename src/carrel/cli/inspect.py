@@ -42,7 +42,7 @@ def inspect(settings: InspectSettings) -> None:
     from carrel.cli.cluster_reader import read_cluster
     from carrel.cluster.record.shown_gpus import shown_gpus
     from carrel.dialects.gpushare import inspected, inspection
-    from carrel.process import cluster_access
+    from carrel.settings import cluster_access
 
     carrel = read_cluster(settings, cluster_access(settings))
     ledger = carrel.ledger

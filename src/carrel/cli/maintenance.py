@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from carrel.cli.booking_client import asking
-from carrel.cli.booking_text import Json, gpus_text
+from carrel.cli.booking_client import SHORTEST_ID, asking
+from carrel.cli.booking_text import Json, gpus_text, short_id
 from carrel.cli.complete import models
 from carrel.cli.dates import date_text, parse_date
 from carrel.cli.options import BookingOutputSettings, ListFormat
@@ -41,7 +41,7 @@ def list_maintenance(settings: MaintenanceListSettings) -> None:
         typer.echo(f"No maintenance is planned.\nTry:  {EXAMPLE}")
         return
     columns: list[Column] = [
-        ("ID", True, lambda item: item["id"]),
+        ("ID", True, lambda item: short_id(item["id"])),
         ("WHAT", True, closed_text),
         ("FROM", True, lambda item: date_text(item["start"], zone)),
         ("UNTIL", True, lambda item: date_text(item["end"], zone)),
@@ -99,7 +99,7 @@ def add_maintenance(settings: MaintenanceAddSettings) -> None:
         if _is_agreed(settings, seen, zone):
             made = client.call("POST", "/maintenance", json=body).body
             if settings.output is ListFormat.TABLE:
-                print_lines(f"✓ Set: {made['id']}. Whom it hits is told.")
+                print_lines(f"✓ Set: {short_id(made['id'])}. Whom it hits is told.")
             else:
                 print_list(made, settings.output, [])
 
@@ -121,7 +121,7 @@ def _is_agreed(settings: MaintenanceAddSettings, seen: Json, zone: ZoneInfo) -> 
 
 @dataclass(frozen=True)
 class MaintenanceRemoveSettings(BookingOutputSettings):
-    id: str = argument("", "Id of the maintenance, as in `carrel maintenance list`.")
+    id: str = argument("", "The beginning of its id, as in `carrel maintenance list`.")
 
 
 def remove_maintenance(settings: MaintenanceRemoveSettings) -> None:
@@ -134,9 +134,11 @@ def remove_maintenance(settings: MaintenanceRemoveSettings) -> None:
 
     with asking(settings) as client:
         items = client.call("GET", "/maintenance").body["items"]
-        found = [item for item in items if settings.id and item["id"].startswith(settings.id)]
-        if len(found) != 1:
-            why = f"{len(found)} of those that are planned have an id that begins with “{settings.id}”."
+        found = [item for item in items if item["id"].startswith(settings.id)]
+        is_short = len(settings.id) < SHORTEST_ID
+        if is_short or len(found) != 1:
+            counted = f"{len(found)} of those that are planned have an id that begins with “{settings.id}”."
+            why = f"Give at least {SHORTEST_ID} digits of its id." if is_short else counted
             raise command_failed("Which maintenance?", why, "carrel maintenance list", USAGE)
         client.call("DELETE", f"/maintenance/{found[0]['id']}")
     gone = found[0]

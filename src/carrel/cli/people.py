@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from carrel.cli.booking_client import asking
-from carrel.cli.booking_text import Json
+from carrel.cli.booking_text import Json, gpus_text
 from carrel.cli.dates import date_text, parse_date
 from carrel.cli.options import BookingOutputSettings, ListFormat
 from carrel.cli.output import Column, is_confirmed, print_lines, print_list, rows_of
@@ -148,9 +148,10 @@ def remove_person(settings: PersonRemoveSettings) -> None:
     is_table = settings.output is ListFormat.TABLE
     lines = [f"Removing {has['email']}", *(f"  ends:     {each}" for each in has["ends"] or ["nothing"])]
     for each in has["bookings"]:
-        lines.append(f"  booking:  {each['model']}, {each['gpus']} GPUs, until {date_text(each['ends'], zone)}")
+        lines.append(f"  booking:  {each['model']}, {gpus_text(each)}, until {date_text(each['ends'], zone)}")
     lines += [f"  stays:    a booking of {each['model']} for {each['group']}" for each in has["group_bookings"]]
     lines += [f"  stays:    the role {each}, which the configuration gives" for each in has["configured_roles"]]
+    lines += [f"  runs on:  the pod {each}, without a booking; {_delete(each)}" for each in has["pods"]]
     if is_table or not settings.yes:
         print_lines(*lines, err=not is_table)
     if settings.dry_run:
@@ -162,9 +163,15 @@ def remove_person(settings: PersonRemoveSettings) -> None:
     with asking(settings) as client:
         done = client.call("POST", path, json={"reason": settings.reason}).body
     if is_table:
-        print_lines(f"✓ Removed: {done['email']}. Ended: {', '.join(done['ends']) or 'nothing'}")
+        print_lines(f"✓ Removed: {done['email']}. Ended: {', '.join(done['ends']) or 'nothing, they had nothing here'}")
     else:
         print_list(done, settings.output, [])
+
+
+def _delete(pod: str) -> str:
+    """What ends a pod."""
+    namespace, _, name = pod.partition("/")
+    return f"to end it: kubectl delete pod {name} -n {namespace}"
 
 
 @dataclass(frozen=True)
@@ -201,6 +208,9 @@ def log(settings: LogSettings) -> None:
             before = page["next_before"] or 0
             if not before:
                 break
+    if not found and settings.output is ListFormat.TABLE:
+        typer.echo("Nothing in the log matches, or you may not see it.\nTry:  carrel log")
+        return
     columns: list[Column] = [
         ("TIME", True, lambda item: date_text(item["at"], zone)),
         ("BY", True, lambda item: item["actor"]),

@@ -25,7 +25,7 @@ from carrel.kubernetes.cluster import Forbidden
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.tiers import Tier
 from carrel.parsing import Malformed
-from carrel.process import cluster_access
+from carrel.settings import cluster_access
 
 MOST_HOLDERS = 8
 """Who are named in a table."""

@@ -43,7 +43,7 @@ def adopt(settings: AdoptSettings) -> None:
       carrel adopt
     """
     from carrel.cluster.record.adoption import Outcome
-    from carrel.process import cluster_access
+    from carrel.settings import cluster_access
 
     right = ("Not allowed to look for pods", f"kubectl auth can-i list leases -n {settings.carrel_namespace}")
     with cluster_errors(settings, right, ("Not all pods are recorded", "carrel adopt --dry-run")):
@@ -116,7 +116,7 @@ def release(settings: ReleaseSettings) -> None:
     """
     from carrel.cli.cluster_reader import read_cluster
     from carrel.cluster.record.release import GpuRelease
-    from carrel.process import cluster_access
+    from carrel.settings import cluster_access
 
     node, index = _place(settings.gpu)
     access = cluster_access(settings)
@@ -151,7 +151,7 @@ async def _write(settings: ReleaseSettings, node: NodeName, shown: "Sequence[Hel
     """What was released. The cluster is read again: it may have changed while somebody thought about the question."""
     from carrel.cli.cluster_reader import reading_cluster
     from carrel.cluster.record.release import GpuRelease
-    from carrel.process import cluster_access
+    from carrel.settings import cluster_access
 
     async with reading_cluster(settings, cluster_access(settings)) as carrel:
         release = GpuRelease(carrel)

@@ -20,7 +20,7 @@ def snapshot(settings: ContextSettings) -> None:
     from carrel.cli.cluster_snapshot import snapshot_of
     from carrel.cli.options import DataFormat
     from carrel.cli.output import print_data, print_lines
-    from carrel.process import cluster_access
+    from carrel.settings import cluster_access
 
     carrel = read_cluster(settings, cluster_access(settings))
     carrel.one_unit()

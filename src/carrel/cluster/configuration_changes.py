@@ -19,6 +19,7 @@ from carrel.cluster.configuration_record import (
     record_of,
 )
 from carrel.configuration.reading import (
+    CHANGED,
     Unusable,
     as_text,
     content_of,
@@ -134,7 +135,7 @@ def recorded_at(text: str, zone: tzinfo) -> str:
 
 def changed_text(there: str, values: Mapping[str, object]) -> str:
     """Return the second object with other values; one that is None is taken out. Raises `Unusable`."""
-    content = content_of(there, "what people changed")
+    content = content_of(there, CHANGED)
     for path, value in values.items():
         content = with_value(content, path, plain(value))
     return as_text(content) if content else ""

@@ -149,10 +149,6 @@ class Reads:
     when_it_starts: Sequence[str] = ()
     """Sections and fields of which it takes over no change while it runs, besides the fields that say so themselves."""
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return tuple(f"{each}." for each in self.sections)
-
     def takes_over(self, change: FieldChange) -> bool:
         """Whether the change takes effect while the process runs; else it has to start again."""
         late = tuple(f"{each}." for each in self.when_it_starts)
@@ -167,8 +163,9 @@ class ConfigurationWatch:
         self._reads = reads
         self._informers = Informers(cluster)
         self.why_restart = ""
-        """Which change this process can take over only by starting again."""
-        self.on_restart: Callable[[], None] = lambda: None
+        """Which change in the record this process can take over only by starting again."""
+        self.on_restart: Callable[[], object] = lambda: None
+        """Called when there is one. The record may be taken back a moment later."""
         watched = self._informers.watch(CONFIG_MAPS, Selection(namespace, fields=f"metadata.name={APPLIED}"))
         watched.on_change(self._on_change)
 
@@ -185,14 +182,16 @@ class ConfigurationWatch:
         except Unusable as unusable:
             log.error("configuration_of_another_version: the last good one goes on: %s", unusable)
             return
-        ours = [each for each in changes(self._current.value, wanted) if each.path.startswith(self._reads.paths)]
+        ours = [
+            each for each in changes(self._current.value, wanted) if each.path.split(".")[0] in self._reads.sections
+        ]
+        self.why_restart = "; ".join(str(each) for each in ours if not self._reads.takes_over(each))
+        if self.why_restart:
+            self.on_restart()
+            return
         for each in ours:
             log.info("configuration_changed %s", each)
-        if late := [str(each) for each in ours if not self._reads.takes_over(each)]:
-            self.why_restart = "; ".join(late)
-            self.on_restart()
-        else:
-            self._current.apply(wanted)
+        self._current.apply(wanted)
 
 
 async def ensure_changes(cluster: Cluster, namespace: str) -> None:

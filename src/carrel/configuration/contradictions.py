@@ -13,7 +13,7 @@ from carrel.parsing.printable import printable
 from carrel.parsing.time import words, zone_named
 
 NO_SECRETS = ", without a password: secrets are never in the configuration"
-_BASE_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?")
+_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?")
 _ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9.-]+:[a-z0-9.-]+")
 
 
@@ -65,13 +65,10 @@ def _about_people(of: Configuration) -> Iterator[str]:
 def _about_sign_in(of: Configuration) -> Iterator[str]:
     where, oidc, hub = of.bookings, of.bookings.sign_in.oidc, of.bookings.sign_in.hub
     public = _address(where.public_url)
-    if where.public_url and (not _is_url(where.public_url) or public.path.strip("/")):
-        yield (
-            f"bookings.publicUrl is {_shown(where.public_url)}; expected something like https://gpus.lab.example; a"
-            " path belongs to bookings.basePath"
-        )
-    if not _BASE_PATH.fullmatch(where.base_path):
-        yield f"bookings.basePath is {where.base_path!r}; expected something like /services/carrel"
+    is_plain = _PATH.fullmatch(public.path) and not public.query and not public.fragment
+    if where.public_url and not (_is_url(where.public_url) and is_plain):
+        like = "https://gpus.lab.example or https://hub.lab.example/services/carrel"
+        yield f"bookings.publicUrl is {_shown(where.public_url)}; expected something like {like}"
     for name, url in (("oidc.issuer", oidc.issuer), ("hub.url", hub.url), ("hub.apiUrl", hub.api_url)):
         if url and not _is_url(url):
             yield f"bookings.signIn.{name} is {_shown(url)}; expected something like https://login.lab.example"

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar, get_origin, get_type_hints
@@ -31,6 +31,8 @@ MOST_SAID, LONGEST_SAID = 20, 400
 """Mistakes, and characters of each, that are said of one configuration: they are written into the record and Events."""
 UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1)}
 _TIME = re.compile(r"([0-9]{1,9})([dhms])", re.ASCII)
+GIVEN, CHANGED = "carrel.yaml", "what people changed"
+"""What the two texts are called in mistakes."""
 PEOPLE_MAY_CHANGE = ("bookings.rules", "tiers")
 """Sections that the second object may have: what people change on the admin page and by `carrel config set`."""
 
@@ -51,19 +53,22 @@ def read(text: str, changed_by_people: str = "") -> Configuration:
     Raises `Unusable`, with all that is wrong in both.
     """
     mistakes: list[str] = []
-    first, second = _content(text, "carrel.yaml", mistakes), {}
+    first, second = _content(text, GIVEN, mistakes), {}
+    _section(Configuration, first, "", mistakes)
     if changed_by_people.strip():
-        second = _content(changed_by_people, "what people changed", mistakes)
+        second, theirs = _content(changed_by_people, CHANGED, mistakes), list[str]()
         mistakes += _not_theirs(second)
-    made = _Reader(mistakes).section(Configuration, laid_over(first, second), "")
+        _section(Configuration, second, "", theirs)
+        mistakes += [f"{each} ({CHANGED})" for each in theirs]
     if not mistakes:
+        made = _section(Configuration, laid_over(first, second), "", mistakes)
         mistakes += contradictions(made)
     if mistakes:
         raise Unusable(mistakes)
     return made
 
 
-def content_of(text: str, name: str = "carrel.yaml") -> dict[str, Any]:
+def content_of(text: str, name: str = GIVEN) -> dict[str, Any]:
     """Return what a file says, as it is written: none of its fields is looked at. Empty, if the file is.
 
     Raises `Unusable`.
@@ -179,34 +184,32 @@ for _kind in ("int", "float"):
     _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _PlainLoader.construct_number)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    mistakes: list[str]
-
-    def section(self, kind: type[T], content: object, path: str) -> T:
-        """Return a section. What is wrong in it has its default, and is added to the mistakes."""
-        assert is_dataclass(kind)
-        if not isinstance(content, dict):
-            self.mistakes.append(f"{path} is {_shown(content)}; expected a section with fields")
-            return kind()
-        hints = get_type_hints(kind)
-        known = {key_of(each.name): each for each in fields(kind)}
-        unknown = [str(each) for each in content if each not in known]
-        # Looking for the nearest known word takes time: not for thousands.
-        self.mistakes.extend(_unknown(_joined(path, key), key, known) for key in unknown[:MOST_SAID])
-        self.mistakes.extend(f"{printable(_joined(path, key))} is no field" for key in unknown[MOST_SAID:])
-        given: dict[str, Any] = {}
-        for key, each in known.items():
-            if key in content:
-                here, hint = _joined(path, key), hints[each.name]
-                if is_dataclass(hint):
-                    given[each.name] = self.section(hint, content[key], here)  # type: ignore[arg-type] # a class
-                else:
-                    try:
-                        given[each.name] = _value(hint, content[key], each.metadata[INFO])
-                    except ValueError as error:
-                        self.mistakes.append(f"{here} is {_shown(content[key])}; expected {error}")
-        return kind(**given)
+def _section(kind: type[T], content: object, path: str, mistakes: list[str]) -> T:
+    """Return a section. What is wrong in it has its default, and is added to the mistakes."""
+    assert is_dataclass(kind)
+    if not isinstance(content, dict):
+        mistakes.append(f"{path} is {_shown(content)}; expected a section with fields")
+        return kind()
+    hints = get_type_hints(kind)
+    known = {key_of(each.name): each for each in fields(kind)}
+    unknown = [str(each) for each in content if each not in known]
+    # Looking for the nearest known word takes time: not for thousands.
+    mistakes.extend(_unknown(_joined(path, key), key, known) for key in unknown[:MOST_SAID])
+    mistakes.extend(f"{printable(_joined(path, key))} is no field" for key in unknown[MOST_SAID:])
+    given: dict[str, Any] = {}
+    for key, each in known.items():
+        if key not in content:
+            continue
+        here = _joined(path, key)
+        hint = hints[each.name]
+        if is_dataclass(hint):
+            given[each.name] = _section(hint, content[key], here, mistakes)  # type: ignore[arg-type] # a class
+        else:
+            try:
+                given[each.name] = _value(hint, content[key], each.metadata[INFO])
+            except ValueError as error:
+                mistakes.append(f"{here} is {_shown(content[key])}; expected {error}")
+    return kind(**given)
 
 
 def _value(hint: Any, value: object, info: Info) -> object:
@@ -319,7 +322,7 @@ class Leaf:
     value: Any
     """As it is written in the file."""
     info: Info
-    default: Any = field(default=None)
+    default: Any = None
     choices: Sequence[str] = ()
     """All values that there are; empty: any number."""
 
@@ -343,15 +346,15 @@ def _choices(value: object) -> Sequence[str]:
 
 def written(of: Configuration) -> str:
     """Return the file that says this configuration, with all that differs from the defaults."""
+    return as_text(content_with(leaf for leaf in every_field(of) if leaf.value != leaf.default))
+
+
+def content_with(fields: Iterable[Leaf]) -> dict[str, Any]:
+    """Return the content of a file that has these fields."""
     content: dict[str, Any] = {}
-    for leaf in every_field(of):
-        if leaf.value != leaf.default:
-            *sections, key = leaf.path.split(".")
-            there = content
-            for section in sections:
-                there = there.setdefault(section, {})
-            there[key] = dict(leaf.value) if isinstance(leaf.value, Mapping) else leaf.value
-    return as_text(content)
+    for leaf in fields:
+        content = with_value(content, leaf.path, leaf.value)
+    return content
 
 
 def as_text(content: Mapping[str, Any]) -> str:

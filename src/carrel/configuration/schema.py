@@ -396,9 +396,7 @@ class HubSignIn:
         example="http://hub.jhub:8081/hub/api",
         change=Change.RESTART,
     )
-    """Within a cluster the address that browsers use may not be reachable."""
-    client_id: str = entry("service-carrel", "Client ID at the hub: service-NAME.", change=Change.RESTART)
-    """The api_token of the service in the hub's configuration is in CARREL_HUB_CLIENT_SECRET."""
+    """Browsers' address may not lead there from within a cluster. The service's api_token: CARREL_HUB_CLIENT_SECRET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,9 +445,8 @@ class Bookings:
     public_url: str = entry(
         "", "URL of the service, as browsers see it.", example="https://gpus.lab.example", change=Change.RESTART
     )
-    """Never taken from a request, which anybody can forge. With https, cookies are secure."""
-    base_path: str = entry("", "Path under which browsers see it.", example="/services/carrel", change=Change.RESTART)
-    """A JupyterHub shows its services under its own host, and its proxy does not take the path off."""
+    """Never taken from a request, which anybody can forge. With https, cookies are secure. It may have a path: a hub
+    shows its services under its own host, as /services/NAME, and its proxy does not take the path off."""
     rules: BookingRules = field(default_factory=BookingRules)
     sign_in: SignIn = field(default_factory=SignIn)
     roles: Roles = field(default_factory=Roles)
@@ -457,7 +454,13 @@ class Bookings:
     @property
     def link(self) -> str:
         """The address of the service for people; empty: it is not known."""
-        return f"{self.public_url.rstrip('/')}{self.base_path.rstrip('/')}" if self.public_url else ""
+        return self.public_url.rstrip("/")
+
+    @property
+    def base_path(self) -> str:
+        """`/services/carrel`; empty: it has the host for itself."""
+        _, *path = self.link.partition("://")[2].split("/", 1)
+        return "/".join(["", *path])
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +472,8 @@ class Notifications:
     webhook_url: str = entry(
         "", "Address to which each notification is posted.", example="https://chat.lab.example/hook"
     )
-    """Posts are signed with CARREL_WEBHOOK_SECRET, so that the receiver can check the sender."""
+    """Posts are signed with CARREL_WEBHOOK_SECRET, so that the receiver can check the sender. Whoever may read the
+    configuration sees the address: it must be of no use to others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 NEEDED = ("user_email", "start_date", "end_date", "gpu")
 MOST_BYTES = 16 * 1024 * 1024
+MOST_BOOKINGS = 2000
+"""At a time: while they are taken over, nobody else can book. It takes some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ def read_bookings(text: str) -> list[MaiaBooking]:
 
 
 def _csv_entries(text: str, mistakes: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    reader = csv.DictReader(text.splitlines(keepends=True), skipinitialspace=True)
+    head = text.partition("\n")[0]
+    delimiter = ";" if ";" in head and "," not in head else ","  # spreadsheets write it where a comma is in numbers
+    reader = csv.DictReader(text.splitlines(keepends=True), skipinitialspace=True, delimiter=delimiter)
     try:
         names = reader.fieldnames or ()
         if missing := [name for name in NEEDED if name not in names]:
@@ -60,7 +64,8 @@ def _csv_entries(text: str, mistakes: list[str]) -> Iterator[tuple[int, Mapping[
             return
         before = reader.line_num
         for row in reader:
-            yield before + 1, row
+            if any(_text(row.get(name)) for name in names):  # spreadsheets leave rows without a word in them
+                yield before + 1, row
             before = reader.line_num
     except csv.Error as error:
         mistakes.append(f"line {max(1, reader.line_num)}: {error}")
@@ -95,8 +100,12 @@ def _line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
+def _text(value: Any) -> str:
+    return str(value or "").strip()
+
+
 def _booking(line: int, entry: Mapping[str, Any], mistakes: list[str]) -> MaiaBooking | None:
-    texts = {name: str(entry.get(name) or "").strip() for name in (*NEEDED, "namespace")}
+    texts = {name: _text(entry.get(name)) for name in (*NEEDED, "namespace")}
     wrong = [f"{name} is missing" for name in NEEDED if not texts[name]]
     times = dict[str, datetime]()
     for name in ("start_date", "end_date"):

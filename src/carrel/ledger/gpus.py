@@ -13,6 +13,11 @@ UNKNOWN_MEMORY = MiB(1)
 """Of a GPU whose size nobody reports: it can be had whole, and no share of it fits."""
 
 
+def memory_text(mib: int) -> str:
+    """`48 GiB`, `7.9 GiB`, `512 MiB`: as people speak of a GPU. Programs get MiB."""
+    return f"{mib:,} MiB" if mib < 1024 else f"{mib / 1024:,.1f}".removesuffix(".0") + " GiB"
+
+
 def place_name(node: NodeName, index: int) -> GpuUuid:
     """What stands for a UUID where there is none: of a slot, and of a GPU whose node does not report it."""
     return GpuUuid(f"{node}/{index}")

@@ -58,7 +58,7 @@ class Configuring:
         self._events = EventRecorder(state.cluster, "carrel-controller", state.options.now)
         self._due = asyncio.Event()
         self._last: Record | None = None
-        """What this process has recorded since it leads, for a record that somebody deletes."""
+        """What this process has recorded since it leads. None: what the record says is believed."""
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -93,18 +93,26 @@ class Configuring:
         cluster, namespace = self._state.cluster, self._namespace
         given, people = await find(cluster, GIVEN, namespace), await find(cluster, CHANGES, namespace)
         there = await find(cluster, APPLIED, namespace)
-        old = record_of(there) if there is not None else None
-        if old is None and self._last is not None:
-            log.error("configuration_record_gone: it is written again")
-            old = replace(self._last, version="")
+        recorded = record_of(there) if there is not None else None
+        old = self._ours(recorded)
         if given is None and old is None:
             return None  # a process that was given its own file
         new = self._decide(given, people, old)
         await self._tell(given if given is not None else there, new, old)
-        if there is None or old is None or new.data() != old.data():
+        if recorded is None or new.data() != recorded.data():
+            self._last = None  # an answer may be lost: then nobody knows what the record says
             await self._write(new)
         self._last = new
         return new
+
+    def _ours(self, recorded: Record | None) -> Record | None:
+        """Return the record; in place of one that somebody else has written or deleted, the last of this process. Else
+        an edited record could change what is not safe now."""
+        last = self._last
+        if last is None or (recorded is not None and recorded.data() == last.data()):
+            return recorded
+        log.error("configuration_record_%s: it is written again", "gone" if recorded is None else "not_ours")
+        return replace(last, version=recorded.version if recorded is not None else "")
 
     def _decide(self, given: ConfigMap | None, people: ConfigMap | None, old: Record | None) -> Record:
         texts = (given.data.get(TEXT, "") if given else "", people.data.get(TEXT, "") if people else "")
@@ -141,12 +149,10 @@ class Configuring:
 
     def _unsafe(self, old: Configuration, new: Configuration) -> list[str]:
         """Who holds GPUs is not said: the words stay the same while pods come and go, so they are told once."""
-        late = [each for each in changes(old, new) if each.change is Change.WHEN_FREE]
-        return [
-            f"{each}: not while GPUs are held; it takes effect by itself when nobody holds one, or take it back"
-            for each in late
-            if self._state.ledger.holders()
-        ]
+        if not self._state.ledger.holders():
+            return []
+        how = "not while GPUs are held; it takes effect by itself when nobody holds one, or take it back"
+        return [f"{each}: {how}" for each in changes(old, new) if each.change is Change.WHEN_FREE]
 
     async def _tell(self, about: ConfigMap | None, new: Record, old: Record | None) -> None:
         self._metrics.set_configuration_refused(bool(new.refused.mistakes))

@@ -27,7 +27,7 @@ from carrel.kubernetes.objects.resources import NODES
 from carrel.ledger.gpus import Node
 from carrel.node.comparison import COMPONENT, ComparisonResult
 from carrel.parsing import Malformed
-from carrel.parsing.time import instant, seconds
+from carrel.parsing.time import instant
 
 FIELDS_DROPPED = "GPUFieldsDropped"
 HEARTBEAT = timedelta(seconds=15)
@@ -79,8 +79,8 @@ class Reporter:
         if self._unknown and not fields:
             self._restored_at = self._now()
             self._restored = (
-                f"until {seconds(self._restored_at)} another definition of GpuNodeStatus dropped "
-                f"{', '.join(self._unknown)}; now they are reported again"
+                f"another definition of GpuNodeStatus dropped {', '.join(self._unknown)} until a few minutes ago; now"
+                " they are reported again"
             )
         self._unknown = fields
 

@@ -347,3 +347,28 @@ async def test_a_list_of_2000_people_is_taken_and_names_the_managers_that_stay(v
     assert listed.status == 200, listed.body
     assert (len(listed.json["changed"]), listed.json["unchanged"]) == (1999, 0)
     assert listed.json["stay_managers"] == [MEMBER]
+
+
+@pytest.mark.parametrize(
+    ("lines", "title", "problems", "last"),
+    [
+        pytest.param(
+            *([f"s{number}@lab.org" for number in range(10_000)], "Too many people"),
+            *(1, "The list has 10,000 people; at most 2,000 are taken at a time."),
+            id="too many people",
+        ),
+        pytest.param(
+            *(["=SUM(A1:A9)"] * 10_000, "10,000 mistakes in the list"),
+            *(51, "9,950 more words are no address."),
+            id="a table of something else",
+        ),
+    ],
+)
+async def test_a_list_of_10000_lines_is_refused_in_few_words(
+    opened: Opened, eva: Caller, lines: list[str], title: str, problems: int, last: str
+) -> None:
+    refused = await eva.post(f"{GROUPS}/vision/people", {"people": lines, "role": "member"})
+
+    assert (refused.status, refused.json["title"]) == (422, title), refused.body[:500]
+    assert (len(refused.json["problems"]), refused.json["problems"][-1]["message"]) == (problems, last)
+    assert (await eva.get(GROUPS)).json["items"] == []

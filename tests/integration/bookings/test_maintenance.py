@@ -94,6 +94,26 @@ async def test_whom_it_hits_is_told_once_and_again_when_it_is_called_off(
     ]
 
 
+async def test_members_of_a_group_are_told_of_their_own_pods_and_who_booked_of_all(
+    opened: Opened, ada: Caller, eva: Caller
+) -> None:
+    opened.inventory.machines = MACHINES
+    await opened.manage("vision", MEMBER, members=(OTHER,))
+    group = (await ada.book(group="vision", start=at(0), days=3)).json
+    of_the_group = BookingId(group["id"])
+    opened.inventory.pods = (
+        HeldPod("lab/mine", MEMBER, of_the_group, None),
+        HeldPod("lab/theirs", OTHER, of_the_group, None),
+    )
+
+    await eva.post("/api/v1/maintenance", window(N1))
+
+    assert [(person, facts["pods"]) for _, person, facts in await told(opened)] == [
+        (MEMBER, "lab/mine, lab/theirs"),
+        (OTHER, "lab/theirs"),
+    ]
+
+
 async def test_a_maintenance_that_is_asked_for_twice_is_set_and_told_once(
     opened: Opened, ada: Caller, eva: Caller
 ) -> None:

@@ -283,6 +283,9 @@ def test_a_booking_is_named_by_the_beginning_of_its_id(service: BookingProcess) 
     for wrong in (id[:8] + "x", "%", "a b/../c", "?"):
         assert ola.types("show", wrong).code == 4
     assert f"Try:  carrel cancel {id[:8]} --yes" in ola.types("cancel", id[:8]).err
+    admin = Person(service, "boss@lab.example", "lab-admin")
+    with_reason = admin.types("cancel", id[:8], "--reason", "the fan's broken").err
+    assert f"Try:  carrel cancel {id[:8]} --reason 'the fan'\"'\"'s broken' --yes" in with_reason, with_reason
     assert ola.types("cancel", id[:8], "--yes").code == 0
 
 

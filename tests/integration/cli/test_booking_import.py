@@ -75,12 +75,12 @@ def test_all_mistakes_are_said_at_once_with_their_lines_and_nothing_is_taken_ove
     refused = admin.types("import", str(file))
 
     assert refused.code == 2
-    assert refused.err.splitlines()[0].endswith("bookings.json has mistakes")
+    assert refused.err.splitlines()[0].endswith("bookings.json has mistakes: nothing was taken over")
+    assert refused.err.splitlines()[-1] == f"  Try:  carrel import {file}"
     lines = [line.strip() for line in refused.err.splitlines()[1:-1]]
     assert [line.partition(":")[0] for line in lines] == ["line 3", "line 4", "line 5", "line 8"], lines
     assert "H900" in lines[0] and "cid@lab.example has another booking at that time" in lines[1]
     assert "expected an e-mail address" in lines[2] and f"no {A6000} is left" in lines[3]
-    assert "nothing was taken over" in refused.err
     assert Person(service, "cid@lab.example").types("list").out.startswith("You have no booking.")
 
 
@@ -91,5 +91,10 @@ def test_only_a_lab_admin_may_take_bookings_over_and_a_file_that_is_none_is_refu
     refused = Person(service, "fay@lab.example").types("import", file)
     assert refused.code == 7 and "Only a lab admin" in refused.err
     assert admin.types("import", str(tmp_path / "none.csv")).code == 2
+    many = as_csv(tmp_path / "many.csv", [a_booking(f"p{number}", -DAY, DAY) for number in range(2001)])
+    assert "It has 2,001, and at most 2,000 are taken over at a time" in admin.types("import", many).err
+    (tmp_path / "wrong.csv").write_text("user_email,start_date,end_date,gpu\n" + "=cmd(),,,\n" * 100)
+    wrong = admin.types("import", str(tmp_path / "wrong.csv")).err.splitlines()
+    assert (len(wrong), wrong[-2]) == (53, "  … and 250 more mistakes"), wrong
     (tmp_path / "utf-16.csv").write_text("user_email", encoding="utf-16")
     assert "It is not text in UTF-8." in admin.types("import", str(tmp_path / "utf-16.csv")).err

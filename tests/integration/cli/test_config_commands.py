@@ -227,6 +227,32 @@ async def test_what_cannot_be_set_is_refused_and_nothing_is_written(
     assert said in err
 
 
+async def test_fields_that_this_version_does_not_know_are_taken_back_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another version of Carrel knew them. Without it, everybody would wait for somebody with kubectl."""
+    monkeypatch.setattr(configuration_change, "OLD_REFUSAL_S", 0.0)
+    async with a_configured_lab() as (lab, url), deciding(lab):
+        await change(lab, "tiers: {fieldOfBefore: 1, another: 2, victims: fair}")
+        first = await config(url, "reset", "tiers.fieldOfBefore")
+        second = await config(url, "reset", "tiers.another")
+        unknown = await config(url, "reset", "tiers.third")
+        in_force = (await recorded(lab)).configuration()
+    assert first[0] == 3 and "tiers.another is no field" in first[2] and "fieldOfBefore" not in first[2]
+    assert second[:2] == (0, f"tiers.another is gone now: {RECORDED}\n")
+    assert unknown[0] == 2 and "'tiers.third' is no field" in unknown[2]
+    assert in_force.tiers.victims.value == "fair"
+
+
+async def test_what_people_changed_and_nobody_can_read_is_not_overwritten() -> None:
+    async with a_configured_lab() as (lab, url):
+        await change(lab, "tiers: [")
+        code, _, err = await config(url, "set", "tiers.victims", "fair", "--reason", "x")
+        there = await find(lab.client, CHANGES, OURS)
+    assert code == 3 and "kubectl --namespace carrel edit configmap carrel-changes" in err
+    assert there is not None and there.data["carrel.yaml"] == "tiers: ["
+
+
 async def test_a_reason_is_needed() -> None:
     async with a_configured_lab() as (_, url):
         code, _, err = await config(url, "set", "tiers.victims", "fair")

@@ -40,7 +40,7 @@ async def a_notebook(opened: Opened, hub: HubProvider, home: Path) -> AsyncItera
         http = await stack.enter_async_context(aiohttp.ClientSession())
         hub.url = await stack.enter_async_context(serving(hub.app, Address()))
         authenticator = opened.service.authenticator
-        at_hub = SignIn(hub=HubSignIn(url=hub.url, client_id=hub_provider.CLIENT))
+        at_hub = SignIn(hub=HubSignIn(url=hub.url))
         bookings = Bookings(public_url="https://gpus.lab.org", sign_in=at_hub)
         client = HubClient(bookings, HubPeople("lab.org"), hub_provider.SECRET, http)
         methods = SignInMethods(hub=HubTokens(client, authenticator.roles, opened.clock.seconds))

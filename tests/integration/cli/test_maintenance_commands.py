@@ -35,6 +35,10 @@ def test_an_admin_sees_whom_it_hits_sets_it_and_calls_it_off(service: BookingPro
     [kept] = json.loads(ada.types("maintenance", "list", "-o", "json").out)
     assert (kept["places"], kept["created_by"], kept["why"]) == (["n1/0"], "eva@lab.example", "new fans")
 
+    assert kept["id"][:8] in (listed := eva.types("maintenance", "list").out) and kept["id"] not in listed
+    for short in ("", kept["id"][:1]):
+        refused = eva.types("maintenance", "remove", short)
+        assert (refused.code, "Give at least 4 digits of its id." in refused.err) == (2, True), refused
     assert "✓ Removed: the maintenance of n1/0" in eva.types("maintenance", "remove", kept["id"][:8]).out
     assert eva.types("maintenance", "remove", kept["id"][:8]).code == 2
 

@@ -65,6 +65,7 @@ def test_a_person_is_removed_after_everything_that_ends_was_shown(service: Booki
 
     seen = boss.types("person", "remove", "leo@lab.example", "--dry-run")
     assert "ends:     1 booking" in seen.out
+    assert "booking:  NVIDIA-A100-SXM4-80GB, 1 GPU, until" in seen.out
     assert "ends:     2 sessions" in seen.out
     assert "ends:     1 token" in seen.out
     assert "the place in the group vision" in seen.out
@@ -78,7 +79,8 @@ def test_a_person_is_removed_after_everything_that_ends_was_shown(service: Booki
         browser.open(f"{service.url}/")
     assert boss.types("list", "-A", "--search", "leo@", "-o", "json").out.count('"cancelled"') == 1
     again = boss.types("person", "remove", "leo@lab.example", "--reason", "left the lab", "--yes")
-    assert (again.code, "Ended: nothing" in again.out) == (0, True)
+    assert (again.code, "Ended: nothing, they had nothing here" in again.out) == (0, True)
+    assert "Nothing in the log matches" in boss.types("log", "--action", "danced").out
     logged = list(csv.DictReader(io.StringIO(boss.types("log", "--person", "leo@lab.example", "-o", "csv").out)))
     assert [entry["action"] for entry in logged][:2] == ["person-removed", "cancelled"]
     assert "1 booking" in logged[0]["details"], logged[0]
@@ -107,3 +109,6 @@ def test_a_planned_booking_gets_another_start_model_and_number(service: BookingP
     assert "2 GPUs of NVIDIA-RTX-A6000 to book; 3 are asked for" in refused.err
     assert "at most 14 d" in refused.err
     assert mia.types("change").code == 2
+    for absurd in (("--days", "1e300"), ("--days", "nan"), ("--from", "9999-12-31"), ("--from", "1970-01-01")):
+        refused = mia.types("change", *absurd)
+        assert (refused.code in (2, 3), refused.err.startswith("✗ ")) == (True, True), refused

@@ -2,6 +2,7 @@
 mistake changes nothing."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -63,6 +64,46 @@ async def test_a_hub_that_is_trusted_no_more_is_trusted_no_more_by_the_booking_s
             await configure(lab.client, "{}")
             await booking.wait_line(f"starting_again .* hubs.accounts: .*{hub}.* → ")
             await booking.wait_line("listening url=")
+
+
+async def test_a_record_that_somebody_edits_is_written_again_before_any_process_starts_again_for_it() -> None:
+    """The controller would start again for it too, and forget that the record is not its own."""
+    async with (
+        a_controller() as (lab, url, controller),
+        carrel_process("extender", "--server", url, "--port", "0") as extender,
+        lab.replica() as replica,
+    ):
+        await extender.wait_line("ready nodes=1")
+        assert await replica.bind(await lab.pod("train", limits={"nvidia.com/gpu": "1"}), "n1") is None
+        await configure(lab.client, "memory: {unit: GiB}")
+        await becomes(lambda: refused(lab))  # the controller knows that the pod holds a GPU
+        await configure(lab.client, "tiers: {minimumTime: 1m}")
+        await controller.wait_line("configuration_changed tiers.minimumTime: 10m → 1m")
+
+        await configure(lab.client, "memory: {unit: GiB}", APPLIED)
+        await controller.wait_line("configuration_record_not_ours: it is written again")
+        await configure(lab.client, "tiers: {minimumTime: 2m}")
+
+        for process in (controller, extender):
+            await process.wait_line("configuration_changed tiers.minimumTime: 1m → 2m")
+            assert "starting_again" not in "".join(process.lines)
+        there = await find(lab.client, APPLIED, "carrel")
+        assert there is not None and record_of(there).history[-1].changes == ["tiers.minimumTime: 1m → 2m"]
+
+
+async def test_a_process_that_is_told_to_end_does_not_start_again_for_a_change() -> None:
+    async with a_controller() as (lab, url, _), carrel_process("extender", "--server", url, "--port", "0") as extender:
+        await extender.wait_line("ready nodes=1")
+        await configure(lab.client, "scheduling: {placement: spread}")
+        await becomes(lambda: recorded_text(lab))
+        extender.running.send_signal(signal.SIGTERM)
+        code, said = await extender.wait_end()
+    assert code == 0 and "starting_again" not in said
+
+
+async def recorded_text(lab: Lab) -> bool:
+    there = await find(lab.client, APPLIED, "carrel")
+    return there is not None and "spread" in record_of(there).text
 
 
 async def test_a_mistake_changes_nothing_and_a_process_that_starts_meanwhile_says_so() -> None:

@@ -94,7 +94,7 @@ async def a_service(plan: ServicePlan | None = None) -> AsyncIterator[Service]:
         hub = None
         if plan.hub is not None:
             plan.hub.url = await stack.enter_async_context(serving(plan.hub.app, Address()))
-            at_hub = SignIn(hub=HubSignIn(url=plan.hub.url, client_id=hub_provider.CLIENT))
+            at_hub = SignIn(hub=HubSignIn(url=plan.hub.url))
             bookings, people_of_hub = Bookings(public_url=url, sign_in=at_hub), HubPeople(plan.username_domain)
             plan.hub.redirect_uri = f"{url}/oauth_callback"
             hub = HubTokens(HubClient(bookings, people_of_hub, hub_provider.SECRET, http), plan.roles, clock.seconds)

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from carrel.bookings.people import Grant, Role, RoleOptions
-from carrel.bookings.sign_in.hub import redirect_uri
+from carrel.bookings.sign_in.hub import redirect_uri, service_name
 from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.configuration.schema import Bookings, HubSignIn, SignIn
 from carrel.kubernetes.client import Client
@@ -240,7 +240,20 @@ REDIRECTS = {
 @pytest.mark.parametrize(("hub_url", "public_url", "expected"), REDIRECTS.values(), ids=REDIRECTS)
 def test_people_come_back_to_the_address_that_a_hub_registers(hub_url: str, public_url: str, expected: str) -> None:
     at_hub = SignIn(hub=HubSignIn(url=hub_url))
-    assert redirect_uri(Bookings(public_url=public_url, base_path="/services/carrel", sign_in=at_hub)) == expected
+    assert redirect_uri(Bookings(public_url=f"{public_url}/services/carrel", sign_in=at_hub)) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        pytest.param("https://hub.lab.org/services/gpus", "gpus", id="below the hub, as the hub calls it"),
+        pytest.param("https://hub.lab.org/jupyter/services/gpus/", "gpus", id="of a hub that is under a path"),
+        pytest.param("https://lab.org/gpus", "carrel", id="elsewhere under a path"),
+        pytest.param("https://gpus.lab.org", "carrel", id="on its own host"),
+    ],
+)
+def test_the_name_of_the_service_at_the_hub_follows_from_its_address(url: str, name: str) -> None:
+    assert service_name(Bookings(public_url=url)) == name
 
 
 def test_without_a_base_path_people_come_back_to_the_host_of_the_service() -> None:

@@ -121,6 +121,13 @@ def test_bookings_that_lack_gpus_and_those_whose_pods_are_there_are_hit() -> Non
     assert (hit.pods, hit.people) == ((), ["ada@lab.org", "bob@lab.org"])
 
 
+def test_a_member_whose_pod_a_booking_of_the_group_covers_is_hit_like_who_booked() -> None:
+    of_the_group = replace(booking("b1"), group="vision")
+    pods = [HeldPod("lab/theirs", "bob@lab.org", of_the_group.id, of_the_group.ends)]
+
+    assert hit_by(of_nodes(1, 2, N1), {}, [of_the_group], set(), pods).people == ["ada@lab.org", "bob@lab.org"]
+
+
 @pytest.mark.parametrize(
     ("ends", "is_hit"),
     [

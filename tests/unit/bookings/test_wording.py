@@ -24,7 +24,7 @@ from carrel.bookings.records import Availability, Preview
 from carrel.bookings.rules import Booking, Broken
 from carrel.configuration.schema import BookingRules
 from carrel.ids import BookingId
-from carrel.ledger.gpus import MiB
+from carrel.ledger.gpus import MiB, memory_text
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 NOW = datetime(2026, 11, 16, 12, 0, 30, tzinfo=UTC)
@@ -224,7 +224,7 @@ def test_the_page_says_why_the_first_start_is_not_earlier(rules: list[str], said
     [(49140, "48 GiB"), (81920, "80 GiB"), (8138, "7.9 GiB"), (8192, "8 GiB"), (1536, "1.5 GiB"), (512, "512 MiB")],
 )
 def test_memory_is_written_as_people_speak_of_a_gpu(mib: int, expected: str) -> None:
-    assert wording.memory(mib) == expected
+    assert memory_text(mib) == expected
 
 
 def test_a_model_has_one_name_in_every_sentence() -> None:

@@ -70,7 +70,7 @@ WRONG = {
         "carrel book --help",
     ),
     "a value that is none of several": (
-        *(("list", "-o", "xml"), "-o of carrel list cannot be used"),
+        *(("list", "-o", "xml"), "--output of carrel list cannot be used"),
         "'xml' is not one of 'table', 'json', 'yaml', 'csv'.\n  Output format.",
         "carrel list --help",
     ),
@@ -128,6 +128,19 @@ LOADS = {
 }
 """What is typed → which of these it loads. Typer reads options with pydantic; the configuration's words are read from
 objects that msgspec decodes."""
+
+
+@pytest.mark.parametrize("typed", ["why -A", "gpus", "inspect", "explain pod/train-0"])
+def test_a_command_that_reads_the_cluster_loads_neither_the_configuration_nor_the_booking_service(typed: str) -> None:
+    script = (
+        "import atexit, sys; from carrel.__main__ import main;"
+        "parts = ('carrel.configuration.', 'carrel.bookings.', 'carrel.process');"
+        "atexit.register(lambda: print('loaded:', *(name for name in sys.modules if name.startswith(parts)))); main()"
+    )
+    words = [*typed.split(), "--server", "http://127.0.0.1:9"]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (6, "loaded:\n"), done
 
 
 @pytest.mark.parametrize("typed", LOADS)

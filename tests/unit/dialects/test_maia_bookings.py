@@ -31,6 +31,8 @@ def expected(line: int) -> MaiaBooking:
         pytest.param(json.dumps([{"model": "gpu.booking", "pk": 7, "fields": BOOKING}]), 1, id="as dumpdata writes it"),
         pytest.param(f"{','.join(BOOKING)}\n{','.join(BOOKING.values())}\n", 2, id="CSV"),
         pytest.param(f"\ufeffid,{','.join(BOOKING)}\r\n7,{','.join(BOOKING.values())}\r\n", 2, id="a BOM"),
+        pytest.param(f"\ufeff{';'.join(BOOKING)}\r\n{';'.join(BOOKING.values())}\r\n", 2, id="semicolons"),
+        pytest.param(f"{','.join(BOOKING)}\n,,,,\n{','.join(BOOKING.values())}\n,,,,,,\n", 3, id="empty rows"),
         pytest.param("\ufeff" + json.dumps([BOOKING]), 1, id="JSON with a BOM"),
     ],
 )

@@ -35,6 +35,7 @@ from carrel.bookings.records import LogQuery, PersonUsage
 from carrel.bookings.removal import PersonHas
 from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in.authenticator import CurrentPerson
+from carrel.dialects.maia_bookings import MOST_BOOKINGS
 from carrel.parsing.addresses import normal
 
 router = APIRouter(tags=["administration"])
@@ -89,14 +90,10 @@ class GivenBookingIn(RequestModel):
     namespace: Word = ""
 
 
-MOST_IMPORTED = 2000
-"""At a time: while they are taken over, nobody else can book. It takes some seconds."""
-
-
 class ImportIn(RequestModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [AN_IMPORTED]}]})
 
-    items: Annotated[list[GivenBookingIn], Field(min_length=1, max_length=MOST_IMPORTED)]
+    items: Annotated[list[GivenBookingIn], Field(min_length=1, max_length=MOST_BOOKINGS)]
     reason: Annotated[Prose, Field(description="For the log.")] = ""
 
 
@@ -221,7 +218,7 @@ class GroupListIn(RequestModel):
 
     people: Annotated[
         list[Annotated[str, Field(max_length=2000)]],
-        Field(max_length=MOST_ADDRESSES, description="The lines of a list, with one address or several each."),
+        Field(description=f"The lines of a list, with one address or several each; up to {MOST_ADDRESSES:,} people."),
     ]
     role: Annotated[GroupRole | None, Field(description="Null takes them off the list.")]
     reason: Annotated[Prose, Field(description="For the log.")] = ""
@@ -282,6 +279,7 @@ class OwnBookingOut(ResponseModel):
     id: str
     model: str
     gpus: int
+    share: bool
     start: Moment
     ends: Moment
     group: str
@@ -296,6 +294,10 @@ class PersonHasOut(ResponseModel):
     tokens: int
     group_bookings: Annotated[list[OwnBookingOut], Field(description="Made by them for a group: these stay.")]
     configured_roles: Annotated[list[Role], Field(description="From the configuration: these stay.")]
+    pods: Annotated[
+        list[str],
+        Field(description="Theirs that hold a GPU now: they run on without a booking.", examples=[["lab/train-0"]]),
+    ]
 
 
 EmailPath = Annotated[str, Path(max_length=320)]
@@ -326,4 +328,5 @@ def _person_has(has: PersonHas) -> PersonHasOut:
         tokens=has.credentials.tokens,
         group_bookings=[OwnBookingOut.model_validate(each.booking) for each in has.group_bookings],
         configured_roles=list(has.configured),
+        pods=list(has.pods),
     )

@@ -21,7 +21,7 @@ from carrel.bookings.capacity import is_unheld
 from carrel.bookings.maintenance import Maintenance
 from carrel.ids import HolderId, NodeName
 from carrel.ledger.gpu_activity import GpuActivity
-from carrel.ledger.gpus import Gpu, Node
+from carrel.ledger.gpus import Gpu, Node, memory_text
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.shares import Share, ShareState
 from carrel.ledger.tiers import Tier
@@ -115,7 +115,7 @@ class ShareOnMap:
 
     @property
     def amount(self) -> str:
-        return f"{'whole GPU, ' if self.whole else ''}{wording.memory(self.memory)}"
+        return f"{'whole GPU, ' if self.whole else ''}{memory_text(self.memory)}"
 
     @property
     def description(self) -> str:
@@ -146,7 +146,7 @@ class GpuOnMap:
         held = ", ".join(each.description for each in self.shares)
         parts = [
             f"GPU {self.gpu.index} of {self.gpu.node}, {wording.model(self.gpu.model)}",
-            f"{wording.memory(self.free)} of {wording.memory(self.gpu.memory)} free",
+            f"{memory_text(self.free)} of {memory_text(self.gpu.memory)} free",
             f"held by {held}" if held else "not held",
         ]
         parts += [self.use.line] if self.use.line else []

@@ -23,6 +23,7 @@ from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.service import ServiceParts
 from carrel.cluster.coverage.coverage_words import CoverageWords
+from carrel.ledger.gpus import memory_text
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import at, instant, moment
 
@@ -122,7 +123,7 @@ def _templates(base_path: str) -> Environment:
         extensions=[LinksUnderBasePath],
     )
     made.filters |= {
-        "memory": wording.memory,
+        "memory": memory_text,
         "model": wording.model,
         "span": wording.span,
         "count": wording.count,

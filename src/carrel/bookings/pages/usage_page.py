@@ -19,6 +19,7 @@ from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.bookings.usage_counter import HOUR, HeldHours, HourlyUsage
 from carrel.ids import GpuUuid
+from carrel.ledger.gpus import memory_text
 from carrel.ledger.ledger import Ledger
 from carrel.parsing.printable import spreadsheet_text
 
@@ -151,7 +152,7 @@ def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
     for size in (size for size in SIZES if size <= largest):
         lost = [entry.free for entry in entries if 0 < entry.free < size]
         found.append(
-            FragmentationRow(wording.memory(size), sum(entry.free >= size for entry in entries), len(lost), sum(lost))
+            FragmentationRow(memory_text(size), sum(entry.free >= size for entry in entries), len(lost), sum(lost))
         )
     lost = [entry.free for entry in entries if entry.shares and entry.free > 0]
     whole = sum(not entry.shares for entry in entries)

@@ -60,4 +60,4 @@ def _roles(configuration: Configuration) -> RoleOptions:
 
 
 def _options(bookings: Bookings) -> SignInOptions:
-    return SignInOptions(bookings.public_url.rstrip("/"), bookings.base_path.rstrip("/"))
+    return SignInOptions(bookings.link.removesuffix(bookings.base_path), bookings.base_path)

@@ -73,11 +73,10 @@ class HubClient:
         hub = bookings.sign_in.hub
         self._url = hub.url.rstrip("/")
         self._api = hub.api_url.rstrip("/") or f"{self._url}/hub/api"
-        self._client_id, self._client_secret = hub.client_id, secret
+        self.service_name = service_name(bookings)
+        self._client_id, self._client_secret = f"service-{self.service_name}", secret
         self._redirect_uri = redirect_uri(bookings)
         self._people = people
-        self.service_name = self._client_id.removeprefix("service-")
-        """A hub calls the client of its service `service-NAME`."""
         self._http = http
         self._questions = asyncio.Semaphore(MOST_QUESTIONS)
 
@@ -101,8 +100,8 @@ class HubClient:
         status, answer = await self._ask("POST", "/oauth2/token", data=form)
         if status == 401:
             raise SignInFailed(
-                "JupyterHub refuses this service. Its admin compares signIn.hub.clientId and CARREL_HUB_CLIENT_SECRET"
-                " with the hub's configuration"
+                "JupyterHub refuses this service. Its admin compares the service's name and api_token in the hub's"
+                " configuration with the path of bookings.publicUrl and CARREL_HUB_CLIENT_SECRET"
             )
         token = _checked(status, answer).get("access_token")
         if not isinstance(token, str) or not token.isascii():
@@ -142,8 +141,14 @@ class HubClient:
 def redirect_uri(bookings: Bookings) -> str:
     """Return it letter for letter as the hub has registered it: of a service on its own host, without the host."""
     hub, own = urlsplit(bookings.sign_in.hub.url), urlsplit(bookings.public_url)
-    is_on_hub = bookings.base_path.rstrip("/") and (hub.scheme, hub.netloc) == (own.scheme, own.netloc)
-    return f"{bookings.base_path.rstrip('/') if is_on_hub else bookings.link}{CALLBACK}"
+    is_on_hub = bookings.base_path and (hub.scheme, hub.netloc) == (own.scheme, own.netloc)
+    return f"{bookings.base_path if is_on_hub else bookings.link}{CALLBACK}"
+
+
+def service_name(bookings: Bookings) -> str:
+    """Return what the hub calls this service: NAME, where it shows it as /services/NAME."""
+    folder, _, name = bookings.base_path.rpartition("/")
+    return name if folder.endswith("/services") else "carrel"
 
 
 def _checked(status: int, found: object) -> Mapping[str, Any]:

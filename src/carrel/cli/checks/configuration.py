@@ -2,7 +2,7 @@
 besides that means nothing to them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from typing import Any
 
 from carrel.admission.settings import WebhookSettings
@@ -10,7 +10,7 @@ from carrel.bookings.settings import BookingSettings
 from carrel.cli.checks.components import ComponentPod, component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.cluster.configuration_changes import Objects, read_objects, recorded_at
-from carrel.cluster.configuration_record import Record
+from carrel.cluster.configuration_record import APPLIED, Record
 from carrel.configuration.moved import BY_VARIABLE, moved_options, moved_variables
 from carrel.configuration.reading import Unusable
 from carrel.configuration.schema import Configuration
@@ -18,7 +18,8 @@ from carrel.kubernetes.cluster import ClusterError
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.node.settings import AgentSettings
 from carrel.option_fields import variables_of
-from carrel.parsing.time import words
+from carrel.parsing import Malformed
+from carrel.parsing.time import instant, words
 from carrel.scheduling.settings import ExtenderSettings
 
 SETTINGS: Mapping[str, type[Any]] = {
@@ -75,8 +76,8 @@ def _age(of: Installation, record: Record, zone: tzinfo) -> str:
         return "recorded, with no history"
     last = record.history[-1]
     try:
-        ago = words(of.now() - datetime.fromisoformat(last.at))
-    except ValueError:
+        ago = words(of.now() - instant(last.at, APPLIED, "at"))
+    except Malformed:
         return f"in force since {last.at}"
     why = f" ({last.reason})" if last.reason else ""
     return f"in force for {ago}, since {recorded_at(last.at, zone)}; last changed by {last.by}{why}"
