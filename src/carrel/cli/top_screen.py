@@ -28,7 +28,7 @@ from carrel.ledger.gpu_activity import ActivityState
 from carrel.live_screen import show_live
 from carrel.log_lines import log_lines
 from carrel.parsing.printable import printable
-from carrel.process import cluster_access
+from carrel.settings import cluster_access
 
 READ_EVERY_S = 1.0
 REST = 4
