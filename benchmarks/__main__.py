@@ -13,6 +13,7 @@ BENCHMARKS = (
     "victims",
     "gangs",
     "monitoring",
+    "reports",
     "client",
     "embedded_api",
     "extender",

@@ -13,6 +13,7 @@ A folder is a part of the product, named after what it is for. Reading order:
     simulation/                       PURE: what would happen, by traces and policies
     cli/ demo/ cluster_file           commands for people; everything on one machine; a simulated cluster from a file
     option_fields settings caller_settings     how a setting is declared; those that several components share
+    live_screen                       what draws on a whole terminal, and gives it back
     process log_lines command_errors  a component as a process: its signals, its log, how it fails
     __main__                          the command `carrel`
 

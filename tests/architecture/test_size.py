@@ -18,20 +18,20 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
     "bookings": 15_774,  # usage that lasts, drawn beside what was booked; it runs without bookings
-    "cli": 7_674,  # usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
+    "cli": 8_429,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
     "configuration": 1_275,  # how long usage keeps names
     "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
-    "dialects": 4_780,  # words of the admin, in one module that settings import
-    "files beside the folders": 954,  # secrets are no options
+    "dialects": 4_792,  # bookings of MAIA as spreadsheets write them; how many GPUs of a node are active
+    "files beside the folders": 1_122,  # draws on a whole terminal, for the demo and carrel top; other encodings
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
-    "kubernetes": 3_679,  # Events with annotations, for programs
+    "kubernetes": 3_688,  # says why a watch is not open
     "ledger": 4_690,  # whether a GPU draws like an idle one, for live and kept activity
     "lifecycle": 5_365,  # the leader writes a record again that somebody edited
     "manifests": 74,
-    "node": 3_519,  # samples what GPUs do, also where a driver hangs
-    "parsing": 482,  # finds a zone by its name
+    "node": 3_533,  # samples what GPUs do; loses only what a GPU does not say
+    "parsing": 504,  # simpler characters for terminals without UTF-8
     "resource_claims": 3_062,  # everything about ResourceClaims, from the components
     "scheduling": 2_039,  # ids have types of their own
     "simulation": 2_622,  # idle GPUs that come back, as people used them in the last four weeks

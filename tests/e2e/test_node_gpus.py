@@ -42,9 +42,11 @@ def test_a_node_with_two_gpus_of_1016_mib_shows_2032(carrel: CarrelNode) -> None
         (0, 1016, "Healthy"),
         (1, 1016, "Healthy"),
     ]
-    header, line = carrel.api.kubectl("get", "gns").splitlines()
-    assert header.split() == ["NAME", "GPUS", "MODE", "HEARTBEAT", "MESSAGE", "AGE"]
-    assert line.split()[:3] == [carrel.node.name, "2", "native"]
+    header = carrel.api.kubectl("get", "gns").splitlines()[0]
+    assert header.split() == ["NAME", "GPUS", "ACTIVE", "MODE", "HEARTBEAT", "MESSAGE", "AGE"]
+    eventually(lambda: carrel.status().get("active") == 0)
+    line = carrel.api.kubectl("get", "gns").splitlines()[1]
+    assert line.split()[:4] == [carrel.node.name, "2", "0", "native"]
     wide, line = carrel.api.kubectl("get", "gns", "-o", "wide").splitlines()
     assert line.split()[wide.split().index("MEMORY")] in MODES
 

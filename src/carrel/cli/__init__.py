@@ -7,6 +7,8 @@ Reading order:
     why pod_answers explain gpus inspect    read the cluster once, rebuild the ledger, and answer; they change nothing
     configuration configuration_change configuration_text   `carrel config`: shows and checks the configuration; changes
                             it; how it is written for people
+    top top_screen top_view top_gpus recent_minutes    `carrel top`: follows the cluster; what is on the screen, what a
+                            person has chosen by keys, what is known of each GPU, and of its last ten minutes
     doctor checks/          looks at each hop of an installation; changes nothing unless it may start two pods
     records                 `adopt` and `release`: what an admin changes of the record
     purge purge_plan        delete what is left after Carrel was uninstalled

@@ -2,8 +2,8 @@
 (`cluster.placement_rules`). If that is not possible, the command ends with the reason."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import datetime
 
@@ -63,10 +63,17 @@ class _SealWithoutKey(Seal):
 
 def read_cluster(settings: ContextSettings, access: Access, *, is_allowed: bool = True) -> ReadCluster:
     """The command ends with the reason if it cannot be read. Raises `Forbidden` without `is_allowed`."""
+    with reading_errors(settings, access, is_allowed=is_allowed):
+        return asyncio.run(_read(settings, access))
+
+
+@contextmanager
+def reading_errors(settings: ContextSettings, access: Access, *, is_allowed: bool = True) -> Iterator[None]:
+    """If the cluster cannot be read in the block, the command ends with the reason."""
     denied = ("Not allowed to read the cluster", "kubectl auth can-i list pods -A")
     with cluster_errors(settings, denied, (f"No answer from {access.server}", same_question(settings)), is_allowed):
         try:
-            return asyncio.run(_read(settings, access))
+            yield
         except NotFound as error:
             why = f"{error}: Carrel is not installed there"
             raise command_failed("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None
@@ -79,7 +86,7 @@ async def _read(settings: ContextSettings, access: Access) -> ReadCluster:
 
 @asynccontextmanager
 async def reading_cluster(settings: ContextSettings, access: Access) -> AsyncIterator[ReadCluster]:
-    """The cluster as it is now. Within the block it can be written to. Raises `ClusterError`."""
+    """The cluster as it is now. Within the block it can be written to, and followed. Raises `ClusterError`."""
     client = Client(HttpTransport(access))
     try:
         namespace = settings.carrel_namespace

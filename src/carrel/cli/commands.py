@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, Mapping[str, Entry]] = {
         "why": Entry("Say why a pod waits, or runs without a GPU", "carrel.cli.why:why"),
         "explain": Entry("Show for each GPU whether a pod fits there", "carrel.cli.explain:explain"),
         "gpus": Entry("Show who holds what, GPU by GPU", "carrel.cli.gpus:gpus"),
+        "top": Entry("Show what all GPUs do, live", "carrel.cli.top:top"),
         "inspect": Entry("Show how much of each GPU is held, as gpushare does", "carrel.cli.inspect:inspect"),
         "simulate": Entry("Compare what would happen with more GPUs or other rules", "carrel.cli.simulate:simulate"),
         "snapshot": Entry("Print the state of the cluster, for simulate", "carrel.cli.snapshot:snapshot"),

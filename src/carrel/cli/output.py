@@ -78,14 +78,21 @@ def print_data(document: Any, output: DataFormat) -> None:
     """For programs: as JSON or YAML."""
     if output is DataFormat.JSON:
         text = json.dumps(document, indent=2, ensure_ascii=False)
-        is_safe = printable_lines(text) == text
-        _print(text if is_safe else json.dumps(document, indent=2))
+        _print(text if _is_safe(text) else json.dumps(document, indent=2))
     else:
         import yaml  # takes longer to load than most commands need for all else
 
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-        is_safe = printable_lines(text) == text
-        _print(text if is_safe else yaml.safe_dump(document, sort_keys=False), nl=False)
+        _print(text if _is_safe(text) else yaml.safe_dump(document, sort_keys=False), nl=False)
+
+
+def _is_safe(text: str) -> bool:
+    """Whether it can be written as it is: a terminal shows it, and the encoding of stdout has all of it."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return printable_lines(text) == text
 
 
 def as_csv(items: Sequence[Mapping[str, Any]]) -> str:
@@ -118,14 +125,21 @@ def _words(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Columns two spaces apart. If a row does not fit the terminal, the widest column is cut with an ellipsis."""
+def aligned(
+    rows: Sequence[Sequence[str]], width: int | None = None, gap: int = 2, least: Sequence[int] = ()
+) -> list[str]:
+    """Columns `gap` spaces apart. If a row does not fit the terminal, the widest column is cut with an ellipsis.
+    `least`: how narrow each may become, if they differ."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > MIN_WIDTH:
-        widths[widths.index(max(widths))] -= 1
+    while width is not None and sum(widths) + gap * (len(widths) - 1) > width:
+        wide = [number for number, size in enumerate(widths) if size > (least[number] if least else MIN_WIDTH)]
+        if not wide:
+            break
+        widths[max(wide, key=widths.__getitem__)] -= 1
     return [
-        "  ".join(_cut(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows
+        (" " * gap).join(_cut(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     ]
 
 

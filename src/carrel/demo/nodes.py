@@ -210,6 +210,7 @@ class SteadyMachine:
 
 
 def _activity_of(uid: str) -> Activity:
-    """Return what a pod does: most train, some are notebooks, wait for their data or have been forgotten."""
-    kinds = (Activity.TRAINING, Activity.TRAINING, Activity.NOTEBOOK, Activity.LOADING, Activity.IDLE)
+    """Return what a pod does: most train; some are notebooks, wait for their data, or have been forgotten; and the
+    counter of a few stands still."""
+    kinds = (*4 * (Activity.TRAINING,), *2 * (Activity.NOTEBOOK, Activity.LOADING, Activity.IDLE), Activity.STUCK)
     return kinds[crc32(uid.encode()) % len(kinds)]

@@ -9,7 +9,6 @@ from importlib.resources import files
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 
 from carrel.cluster_file import read_cluster, text_in
 from carrel.demo import DemoSettings
@@ -20,6 +19,7 @@ from carrel.demo.system import Demo, DemoOptions, running_demo
 from carrel.demo.workload import read_manifests
 from carrel.dialects.registry import DIALECTS
 from carrel.ledger.gpus import Node
+from carrel.live_screen import show_live
 from carrel.log_lines import log_lines
 from carrel.node.settings import AgentMode
 from carrel.parsing import Malformed
@@ -112,9 +112,7 @@ async def _show(options: DemoOptions, seconds: float) -> str | None:
 
 
 async def _show_live(demo: Demo, console: Console, stop: asyncio.Event) -> None:
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while not await _stopped_within(stop, FRAME_S):
-            live.update(render(demo.view(), console.height), refresh=True)
+    await show_live(console, lambda width, height: render(demo.view(), height), stop, FRAME_S)
     console.print(render(demo.view(), console.height))
 
 

@@ -4,6 +4,8 @@
                      lastActive, sampledSince, and of the last sample: utilisationPercent, usedMiB, powerWatts,
                      temperatureCelsius
 
+    status.active    how many of them have computed within the last half hour, for `kubectl get`
+
 What a GPU or its driver does not say is absent. Nothing that decides about GPUs reads this part: for the ledger, a
 report in which nothing else has changed is a heartbeat. Who shows it watches the same objects as `NODE_USAGES`.
 """
@@ -18,12 +20,13 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.ids import NO_GPU, GpuUuid
 from carrel.kubernetes.objects.kinds import NodeMetadata, Object, ObjectPart
 from carrel.kubernetes.objects.resources import Resource
+from carrel.ledger.gpu_activity import IDLE_AFTER
 from carrel.ledger.gpu_usage import GpuSample, GpuUsage
 from carrel.ledger.gpus import MiB
 from carrel.parsing.time import instant, seconds
 
-USAGE = "usage"
-"""The field of the status."""
+USAGE, ACTIVE = "usage", "active"
+"""The fields of the status."""
 
 
 class UsageEntry(ObjectPart):
@@ -69,7 +72,16 @@ NODE_USAGES = Resource(
 def write_usage(usages: Mapping[GpuUuid, GpuUsage] | None) -> dict[str, Any]:
     """Return the part of the status; None: nothing is known, and what is there stays. Fractions are cut off: the sums
     that are kept have them."""
-    return {USAGE: [_written(uuid, usage) for uuid, usage in usages.items()]} if usages is not None else {}
+    if usages is None:
+        return {}
+    return {
+        USAGE: [_written(uuid, usage) for uuid, usage in usages.items()],
+        ACTIVE: sum(_is_active(usage) for usage in usages.values()),
+    }
+
+
+def _is_active(usage: GpuUsage) -> bool:
+    return usage.last_active is not None and usage.until - usage.last_active < IDLE_AFTER
 
 
 def _written(uuid: GpuUuid, usage: GpuUsage) -> dict[str, Any]:

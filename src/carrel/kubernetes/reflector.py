@@ -108,6 +108,8 @@ class Reflector(Generic[V]):
         self._heard_at = timing.now()
         self._listed_at = timing.now()
         self._failures = 0
+        self._is_read = False
+        self._why_cut_off = ""
         # The version of each of the latest deletions, by uid: later events with a lower version are outdated.
         self._deleted: OrderedDict[str, int] = OrderedDict()
         self.store = store
@@ -152,9 +154,14 @@ class Reflector(Generic[V]):
         """Failures since a watch last worked; 0 if it works."""
         return self._failures
 
+    @property
+    def why_cut_off(self) -> str:
+        """Why the server is not heard now; empty while a watch is open."""
+        return self._why_cut_off
+
     async def run(self) -> None:
-        """Runs until it is cancelled."""
-        is_listed = False
+        """Runs until it is cancelled. What was just read once is not listed again."""
+        is_listed, self._is_read = self._is_read, False
         while True:
             try:
                 if not is_listed or self._timing.now() - self._listed_at >= self._watch_timing.resync_s:
@@ -174,10 +181,11 @@ class Reflector(Generic[V]):
         """Fills the store as it is now, without watching it. Raises `ClusterError` where `run` would try again. Waits
         for no other kind: who calls it decides on the order."""
         self._after = ()
-        await self._list()
+        self._is_read = await self._list()
 
     async def _wait_after(self, error: ClusterError | _Unusable) -> None:
         self._failures += 1
+        self._why_cut_off = str(error)
         wait_s = self._timing.spread(self._watch_timing.backoff.after(self._failures))
         asked = error.retry_after_s if isinstance(error, ClusterError) else None
         level = logging.INFO if isinstance(error, Expired) else logging.WARNING
@@ -195,7 +203,7 @@ class Reflector(Generic[V]):
                 raise
             for known in self.store:
                 self._remove(key_of(known), self._version)
-            self._heard_at = self._timing.now()
+            self._heard_at, self._why_cut_off = self._timing.now(), ""
             self._set_synced()
             return False
         return True
@@ -243,6 +251,7 @@ class Reflector(Generic[V]):
 
     async def _watch(self) -> None:
         async with self._cluster.watch(self.resource, self._selection, resource_version=str(self._version)) as events:
+            self._why_cut_off = ""
             reading = asyncio.ensure_future(self._read(events))
             watching = asyncio.ensure_future(self._wait_silent())
             try:

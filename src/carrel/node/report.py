@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from carrel.dialects import gpuclaim
-from carrel.dialects.gpu_usage import USAGE
+from carrel.dialects.gpu_usage import ACTIVE, USAGE
 from carrel.dialects.gpuclaim import NO_REMARKS, Remarks
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.ids import NodeName
@@ -104,6 +104,7 @@ class Reporter:
             **body["status"],
             "heartbeat": "",
             USAGE: (),
+            ACTIVE: 0,
         }  # what GPUs do is no reason to write, as the time is not
         is_due = self._reported_at is None or not timedelta() <= self._now() - self._reported_at < HEARTBEAT
         if status == self._reported and not is_due:

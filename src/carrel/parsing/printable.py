@@ -24,5 +24,27 @@ def spreadsheet_text(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
+SIMPLER = {
+    "–": "-",
+    "…": "~",
+    "·": "|",
+    "✗": "x",
+    "✓": "+",
+    "°": " ",
+    "█": "#",
+    "▒": "+",
+    "░": ".",
+    **dict(zip("▁▂▃▄▅▆▇", "_.-:=+*", strict=True)),
+}
+
+
+def simpler(error: UnicodeError) -> tuple[str, int]:
+    """Write what a terminal's encoding does not have in characters that all have: a handler for `codecs`. What has no
+    simpler form is a question mark, so that columns keep their width."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(SIMPLER.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()

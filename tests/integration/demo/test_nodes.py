@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from carrel.demo.nodes import DemoKubelets, NodeContext
+from carrel.demo.nodes import DemoKubelets, NodeContext, SteadyMachine
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.kai_reservation import ReservationRequest, reservation_pod
 from carrel.kubernetes.cluster import BindTarget, Json
+from carrel.kubernetes.decoding import read_object
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.kubernetes.reflector import Informers
 from carrel.node.settings import AgentMode
@@ -121,3 +123,32 @@ async def test_the_agent_writes_memory_on_the_node(tmp_path: Path) -> None:
             return (await lab.client.get(NODES, "n1"))["status"]["capacity"].get("aliyun.com/gpu-mem")
 
         await becomes(amount, str(sum(gpu.memory for gpu in NODE.gpus)))
+
+
+async def test_what_the_demos_gpus_do_looks_like_people() -> None:
+    """Over a day, 200 pods that have a GPU each: some work, some are forgotten, and a few counters stand still."""
+    node = a_node("n1", gpus=1)
+    now = datetime(2026, 11, 16, tzinfo=UTC)
+    idle = stuck = busy = 0
+    for number in range(200):
+        made = {
+            "metadata": {"name": "a", "uid": f"uid-{number}", "annotations": {"carrel.dev/devices": node.gpus[0].uuid}},
+            "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running"},
+        }
+        pod = read_object(PODS, made)
+        samples = [
+            (await SteadyMachine(node, lambda: [pod], lambda: now + timedelta(minutes=minute)).sample())[  # noqa: B023 # called at once
+                node.gpus[0].uuid
+            ]
+            for minute in range(0, 24 * 60, 7)
+        ]
+        worked = sum(bool(sample.utilisation) for sample in samples)
+        drew = max(sample.power_watts or 0.0 for sample in samples)
+        busy += worked > len(samples) / 2
+        idle += not worked and drew < 100
+        stuck += not worked and drew > 100
+
+    assert busy > 80
+    assert idle > 10
+    assert stuck > 3

@@ -46,9 +46,8 @@ async def process(*options: str) -> AsyncIterator[tuple[asyncio.subprocess.Proce
 
 async def test_it_answers_probes_and_ends_on_sigterm() -> None:
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
-        write_gpus(kubelet.folder / "gpus.yaml", TWO_GPUS)
         where = ["--kubelet-folder", str(kubelet.root)]
-        gpus = ["--simulate", str(kubelet.folder / "gpus.yaml")]
+        gpus = ["--simulate", "2xTesla-V100:16276"]
         options = ["--server", server.url, "--node-name", "n1", "--port", "0", *gpus, *where]
         await configure(lab.client, BY_PLUGIN)
         async with process(*options) as (agent, url), aiohttp.ClientSession() as session:

@@ -1,6 +1,7 @@
 """What GPUs are used for: counted by the agent, and carried by the report that it writes anyway."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from carrel.dialects.gpu_usage import NODE_USAGES, read_usage
@@ -53,8 +54,12 @@ class CountingAgent:
         await self.counter.sample()
         for _ in range(length // TEN):
             self._lab.clock.now += TEN
-            self._steady_s += TEN.total_seconds()
-            await self.counter.sample()
+            await self.sample_after_ten()
+
+    async def sample_after_ten(self) -> None:
+        """Ten seconds of its own clock have passed."""
+        self._steady_s += TEN.total_seconds()
+        await self.counter.sample()
 
     async def report(self) -> bool:
         remarks = Remarks(usage=self.counter.usages_of(NODE.gpus))
@@ -104,6 +109,47 @@ async def test_what_gpus_do_is_written_with_the_heartbeat_and_never_by_itself() 
         assert not await agent.report()
         lab.clock.now += HEARTBEAT
         assert await agent.report()
+
+
+async def test_two_agents_at_once_count_no_time_twice() -> None:
+    async with a_lab([]) as lab:
+        old = CountingAgent(lab)
+        await old.sample_for(timedelta(minutes=5))
+        await old.report()
+        new = CountingAgent(lab)
+        await new.counter.sample()
+        seen = [(await reported(lab)).busy]
+        for step in range(30):
+            lab.clock.now += TEN
+            for agent in (old, new):
+                await agent.sample_after_ten()
+            await (old if step % 2 else new).report()
+            seen.append((await reported(lab)).busy)
+    assert seen == sorted(seen)
+    assert seen[0] == timedelta(minutes=5)
+    assert timedelta(minutes=10) - HEARTBEAT <= seen[-1] <= timedelta(minutes=10)
+
+
+async def test_how_many_gpus_are_active_is_written_and_is_no_reason_to_write() -> None:
+    async with a_lab([]) as lab:
+        reporter = Reporter(lab.client, lab.clock)
+        now = lab.clock()
+        idle = GpuUsage(now, now, last_active=now - timedelta(minutes=30))
+
+        async def report(usage: GpuUsage) -> bool:
+            remarks = Remarks(usage={THE_GPU: usage})
+            return await reporter.report(Report(NODE, ComparisonResult(), lab.clock(), remarks))
+
+        async def active() -> object:
+            return (await lab.client.get(NODE_USAGES, "n1"))["status"]["active"]
+
+        assert await report(idle)
+        assert await active() == 0
+        working = replace(idle, last_active=now - timedelta(minutes=29))
+        assert not await report(working)
+        lab.clock.now += HEARTBEAT
+        assert await report(working)
+        assert await active() == 1
 
 
 async def test_usage_that_cannot_be_read_begins_anew() -> None:

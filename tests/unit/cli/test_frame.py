@@ -104,6 +104,14 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_failure() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_terminal_without_utf_8_gets_simpler_characters() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "carrel", "bok"]
+    done = subprocess.run(command, capture_output=True, env=environment, encoding="latin-1")
+
+    assert done.stderr.splitlines()[0] == "x carrel has no command 'bok'"
+
+
 HEAVY = {
     *("aiohttp", "asyncio", "cryptography", "msgspec", "prometheus_client", "pydantic", "rich", "sqlalchemy", "yaml"),
     "carrel.ledger.ledger",

@@ -83,6 +83,35 @@ async def test_lists_page_by_page_and_then_watches_from_there() -> None:
         assert seen.cluster.watched_from == ["10"]
 
 
+async def test_what_was_just_read_is_followed_from_there_and_not_listed_again() -> None:
+    seen = Reflected(ScriptedCluster([page(10, pod("a", 1))], [[added("b", 11), SILENCE]]), FakeTime())
+    await seen.reflector.read_once()
+    running = asyncio.create_task(seen.reflector.run())
+    await seen.time.settle()
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert (seen.cluster.tokens, seen.cluster.watched_from) == ([""], ["10"])
+    assert seen.heard == ["- → a@1", "- → b@11"]
+
+
+async def test_it_is_known_why_nothing_is_heard_until_a_watch_is_open() -> None:
+    async with reflecting([page(10), DOWN, page(20)], [[GONE], [SILENCE]]) as seen:
+        assert "too old" in seen.reflector.why_cut_off
+        await seen.time.advance(1)
+        assert "down" in seen.reflector.why_cut_off
+        await seen.time.advance(2)
+        assert (seen.reflector.why_cut_off, seen.cluster.open_watches) == ("", 1)
+
+
+async def test_a_kind_that_went_and_may_be_missing_is_not_waited_for() -> None:
+    forbidden = Forbidden(403, "Forbidden", "not any more")
+    async with reflecting([page(10), forbidden], [[GONE]], optional=True) as seen:
+        assert seen.reflector.why_cut_off
+        await seen.time.advance(1)
+        assert seen.reflector.why_cut_off == ""
+
+
 async def test_handlers_get_changes_in_order_with_the_old_object() -> None:
     watch = [added("b", 11), modified("a", 12), modified("b", 13), deleted("a", 14), SILENCE]
     async with reflecting([page(10, pod("a", 1))], [watch]) as seen:

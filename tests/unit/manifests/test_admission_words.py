@@ -242,6 +242,15 @@ def test_only_carrels_accounts_and_admins_may_read_bookings() -> None:
     assert not any("labels" in each["metadata"] for each in rbac())
 
 
+def test_what_gpus_do_is_read_by_carrels_accounts_and_whoever_an_admin_names() -> None:
+    """`view`, `edit` and `admin` are made of the roles that say so by a label."""
+    roles = [each for each in rbac() if any("gpunodestatuses" in rule["resources"] for rule in each.get("rules", ()))]
+    names = {each["metadata"]["name"] for each in roles}
+    bindings = [each for each in rbac() if each.get("roleRef", {}).get("name") in names]
+    assert {subject["kind"] for each in bindings for subject in each["subjects"]} == {"ServiceAccount"}
+    assert not any(label.startswith("rbac.") for each in roles for label in each["metadata"].get("labels", ()))
+
+
 @pytest.mark.parametrize(
     ("conditions", "accounts"),
     [

@@ -1,10 +1,12 @@
 """The text of others is safe to print, and otherwise as it was."""
 
+import codecs
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.parsing.printable import printable, printable_lines
+from carrel.parsing.printable import printable, printable_lines, simpler
 
 CASES = [
     pytest.param("lab/train-7 – 8 138 MiB, Åsa, 東京", "lab/train-7 – 8 138 MiB, Åsa, 東京", id="ordinary text"),
@@ -31,3 +33,18 @@ def test_what_is_shown_is_printable_and_shown_twice_it_is_the_same(text: str) ->
     shown = printable(text)
     assert shown.isprintable()
     assert printable(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        pytest.param("lab/train-7 –", "lab/train-7 -", id="a character that has a simpler form"),
+        pytest.param("▁▂▃▄▅▆▇█ ✗ ✓", "_.-:=+*# x +", id="bars and signs"),
+        pytest.param("Ада 漢\udc80", "??? ??", id="others, and what no encoding has: each a question mark"),
+        pytest.param("plain", "plain", id="nothing to do"),
+    ],
+)
+def test_what_an_encoding_lacks_is_written_in_as_many_simpler_characters(text: str, written: str) -> None:
+    codecs.register_error("simpler", simpler)
+    assert text.encode("ascii", "simpler").decode() == written
+    assert len(written) == len(text)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import pynvml
 
 from carrel.ids import GpuUuid, NodeName
-from carrel.ledger.gpu_usage import GpuSample
+from carrel.ledger.gpu_usage import NOTHING_KNOWN, GpuSample
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.node.interfaces import GpuDetails, MachineState
 from carrel.node.nvidia.questions import DriverSilent, Questions
@@ -74,16 +74,29 @@ def read_gpu(handle: Any, sysfs: Path) -> NvmlGpu:
 
 
 def read_sample(handle: Any) -> GpuSample:
-    """Ask the GPU what it does now; what is not supported is None. Raises `NVMLError` if it does not answer."""
-    rates = if_supported(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = if_supported(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    milliwatts = if_supported(pynvml.nvmlDeviceGetPowerUsage, handle)
-    return GpuSample(
+    """Ask the GPU what it does now; what it does not say is None, for whatever reason. Raises `NVMLError` if it does
+    not answer at all."""
+    errors: list[pynvml.NVMLError] = []
+
+    def answer(ask: Callable[..., T], *arguments: Any) -> T | None:
+        try:
+            return if_supported(ask, handle, *arguments)
+        except pynvml.NVMLError as error:
+            errors.append(error)
+            return None
+
+    rates = answer(pynvml.nvmlDeviceGetUtilizationRates)
+    memory = answer(pynvml.nvmlDeviceGetMemoryInfo)
+    milliwatts = answer(pynvml.nvmlDeviceGetPowerUsage)
+    sample = GpuSample(
         rates.gpu / 100 if rates is not None else None,
         MiB(memory.used // MIB) if memory is not None else None,
         milliwatts / 1000 if milliwatts is not None else None,
-        if_supported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        answer(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
     )
+    if errors and sample == NOTHING_KNOWN:
+        raise errors[0]
+    return sample
 
 
 def product(name: str) -> str:

@@ -11,6 +11,8 @@
  *     link <gpu> <bus id of the other end>                        NVLink, 25,000 MB/s each way
  *     xid <gpu> <number>                                          an error; each is told once
  *     use <gpu> <percent> <MiB> <mW> <°C>                         what it does; without such a line nobody can say
+ *     mute <gpu> <percent|used|watts|celsius>                      one call about what it does is not supported
+ *     errs <gpu> <percent|used|watts|celsius>                      one call about what it does fails
  *     hangs <gpu>                                                 a call about what it does never returns
  *     stuck <gpu>                                                 no call about it ever returns
  *
@@ -21,7 +23,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15 };
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, UNKNOWN = 999 };
+enum { PERCENT, USED, WATTS, CELSIUS, CALLS };
 enum { GPUS = 16, LINKS = 18, XIDS = 64, XID_EVENTS = 8, SPEED_COMMON = 90 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
@@ -36,7 +39,10 @@ typedef struct {
     unsigned processes, links;
     int lost, remap, mig, secret, hangs, stuck, is_used, percent, watts_m, celsius;
     unsigned long long used;
+    int answers[CALLS]; /* what each call about what it does returns, if not OK */
 } Gpu;
+
+static const char *const CALL[CALLS] = {"percent", "used", "watts", "celsius"};
 
 static __thread struct { Gpu gpus[GPUS]; int count, gone, xids, xid_gpu[XIDS], xid[XIDS]; } now;
 static int told; /* how many errors the caller has heard of */
@@ -61,6 +67,13 @@ static void look(void) {
         if (sscanf(line, "use %d %d %llu %d %d", &index, &gpu.percent, &gpu.used, &gpu.watts_m, &gpu.celsius) == 5) {
             Gpu *it = &now.gpus[index];
             it->is_used = 1, it->percent = gpu.percent, it->used = gpu.used, it->watts_m = gpu.watts_m, it->celsius = gpu.celsius;
+        }
+        for (int call = 0; call < CALLS; call++) {
+            char word[32];
+            if (sscanf(line, "mute %d %31s", &index, word) == 2 && !strcmp(word, CALL[call]))
+                now.gpus[index].answers[call] = NOT_SUPPORTED;
+            if (sscanf(line, "errs %d %31s", &index, word) == 2 && !strcmp(word, CALL[call]))
+                now.gpus[index].answers[call] = UNKNOWN;
         }
         if (sscanf(line, "secret %d", &index) == 1) now.gpus[index].secret = 1;
         if (sscanf(line, "link %d %31s", &index, end) == 2) strcpy(now.gpus[index].ends[now.gpus[index].links++], end);
@@ -108,20 +121,20 @@ int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
     GPU
     memory->total = gpu->mib << 20;
     memory->used = gpu->used << 20;
-    return OK;
+    return gpu->answers[USED];
 }
 int nvmlDeviceGetUtilizationRates(void *handle, Utilization *rates) {
     GPU
     while (gpu->hangs) pause();
     rates->gpu = gpu->percent;
-    return gpu->is_used ? OK : NOT_SUPPORTED;
+    return gpu->is_used ? gpu->answers[PERCENT] : NOT_SUPPORTED;
 }
-int nvmlDeviceGetPowerUsage(void *handle, unsigned *mw) { GPU *mw = gpu->watts_m; return gpu->is_used ? OK : NOT_SUPPORTED; }
+int nvmlDeviceGetPowerUsage(void *handle, unsigned *mw) { GPU *mw = gpu->watts_m; return gpu->is_used ? gpu->answers[WATTS] : NOT_SUPPORTED; }
 int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius) {
     GPU
     (void)sensor;
     *celsius = gpu->celsius;
-    return gpu->is_used ? OK : NOT_SUPPORTED;
+    return gpu->is_used ? gpu->answers[CELSIUS] : NOT_SUPPORTED;
 }
 int nvmlDeviceGetPciInfo_v3(void *handle, Pci *pci) { GPU strcpy(pci->bus_id, gpu->bus_id); return OK; }
 

@@ -251,6 +251,31 @@ def test_what_gpus_do_is_read_and_what_one_does_not_say_is_unknown(libraries: di
     assert samples["GPU-b"] == {"utilisation": None, "used": 0, "power_watts": None, "temperature_celsius": None}
 
 
+CALLS = {"percent": "utilisation", "used": "used", "watts": "power_watts", "celsius": "temperature_celsius"}
+
+
+@pytest.mark.parametrize("how", ["mute", "errs"])
+@pytest.mark.parametrize("call", CALLS)
+def test_each_thing_that_a_gpu_does_not_say_is_unknown_alone(
+    libraries: dict[str, Path], tmp_path: Path, call: str, how: str
+) -> None:
+    said = {"utilisation": 0.37, "used": 1200, "power_watts": 251.0, "temperature_celsius": 64}
+    using = "use 0 37 1200 251000 64\nuse 1 37 1200 251000 64\n"
+    with eyes(libraries["new"], tmp_path, FOUR + using) as update:
+        update.ask("look")
+        update.machine(FOUR + using + f"{how} 0 {call}\n")
+        samples = update.ask("sample")
+    assert samples["GPU-a"] == {**said, CALLS[call]: None}
+    assert samples["GPU-b"] == said
+
+
+def test_a_gpu_that_says_nothing_has_no_sample_and_the_others_have(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + "use 1 37 1200 251000 64\n") as update:
+        update.ask("look")
+        update.machine(FOUR + "use 1 37 1200 251000 64\nlost 0\n")
+        assert sorted(update.ask("sample")) == ["GPU-b", "GPU-c", "GPU-d"]
+
+
 def test_an_old_driver_says_what_it_can(libraries: dict[str, Path], tmp_path: Path) -> None:
     with eyes(libraries["old"], tmp_path, FOUR + "use 0 37 1200 251000 64\n") as update:
         update.ask("look")
