@@ -209,3 +209,18 @@ async def test_absurd_names_of_pods_and_gpus_are_kept_as_far_as_they_fit(usage: 
     found = await all_sums(usage, UsageQuery(NOON, NOON + HOUR, Step.WHOLE, (By.PERSON, By.MODEL)))
     assert {each.person: each.held for each in found} == {"ab": 2.0, "x": 1.0, "y" * 320: 1.0}
     assert {each.model for each in found} == {"M" * 255}
+
+
+@pytest.mark.parametrize("now_in", [STOCKHOLM, ZoneInfo("America/New_York"), ZoneInfo("Asia/Tokyo")], ids=str)
+async def test_hours_are_read_after_names_were_forgotten_also_if_the_lab_has_moved_since(
+    usage: SqlUsage, now_in: ZoneInfo
+) -> None:
+    since = NOON - 12 * DAY
+    hours = [since + number * HOUR for number in range(-12, 12)]
+    assert await usage.write(None, Progress(NOON), {key(hour): WHOLE_HOUR for hour in hours}, STOCKHOLM)
+
+    await usage.forget(NOON, now_in, 10 * DAY)
+
+    query = UsageQuery(NOON - 14 * DAY, NOON, Step.HOUR, (By.PERSON,))
+    found = await usage.sums(query, now_in)
+    assert sum(each.held for each in found) == 24

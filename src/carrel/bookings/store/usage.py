@@ -162,12 +162,13 @@ class SqlUsage:
             return False
         async with self._database.writing() as connection:
             nobody = (await _numbers(connection, tables.usage_people, {("",)}))[("",)]
-            hours = [_minutes(datetime.combine(date.fromordinal(each), time(), zone)) for each in (day, day + 1)]
-            await self._forget_names_in(connection, tables.usage_hours, hours[0], hours[1], nobody)
+            # By the hour, up to its end: in another zone, which the lab may have had, it began earlier.
+            end = _minutes(datetime.combine(date.fromordinal(day + 1), time(), zone))
+            await self._forget_names_in(connection, tables.usage_hours, 0, end, nobody)
             await self._forget_names_in(connection, tables.usage_days, day, day + 1, nobody)
             await self._forget_names_in(connection, tables.usage_person_days, day, day + 1, nobody)
             await _sum_up_month(connection, date.fromordinal(day))
-            unused = P.id.not_in(select(D.person_id).distinct())
+            unused = P.id.not_in(select(D.person_id).distinct()) & P.id.not_in(_people_after(end))
             await connection.execute(delete(tables.usage_people).where(P.id != nobody, unused))
             upsert = self._insert(tables.marks).values(name=NAMELESS, number=day + 1)
             await connection.execute(upsert.on_conflict_do_update(index_elements=["name"], set_={"number": day + 1}))
@@ -307,6 +308,13 @@ def _sums(
         start = starts[step] if starts else EPOCH + step * MINUTE
         sums.append(UsageSum(start, *hours, **dict(zip(fields, named, strict=True))))
     return sums
+
+
+def _people_after(end: int) -> Select[tuple[int]]:
+    """Select who has hours in the days after this minute: the days of another zone, which the lab may have had, end
+    later than these."""
+    hours = tables.usage_hours.c
+    return select(hours.person_id).where(hours.hour >= end, hours.hour < end + 2 * 24 * 60).distinct()
 
 
 def _minutes(at: datetime) -> int:
