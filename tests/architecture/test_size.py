@@ -20,7 +20,7 @@ LINES = {
     "bookings": 15_243,  # usage by the hour and the day that lasts: counted in every replica, written by one
     "cli": 7_464,  # hints keep the reason, short ids do nothing, long files are refused in few words
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_278,  # how long usage keeps names
+    "configuration": 1_274,  # how long usage keeps names
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
     "dialects": 4_780,  # bookings of MAIA as spreadsheets write them, with semicolons and empty rows
     "files beside the folders": 954,  # where the API server is, without the configuration

@@ -448,9 +448,7 @@ class Bookings:
     """Never taken from a request, which anybody can forge. With https, cookies are secure. It may have a path: a hub
     shows its services under its own host, as /services/NAME, and its proxy does not take the path off."""
     rules: BookingRules = field(default_factory=BookingRules)
-    usage_names_kept: timedelta = entry(
-        1096 * DAY, "How long sums of usage keep the names of people.", least=7 * DAY, most=1096 * DAY
-    )
+    usage_names_kept: timedelta = entry(1096 * DAY, "How long usage keeps names.", least=7 * DAY, most=1096 * DAY)
     """As long as the sums: three years. Older sums are nobody's then, and the hours stay."""
     sign_in: SignIn = field(default_factory=SignIn)
     roles: Roles = field(default_factory=Roles)
@@ -473,9 +471,7 @@ class Notifications:
 
     mail_from: str = entry("", "Sender of the mails.", example="Carrel <gpus@lab.example>")
     """The mail server, with its password, is in CARREL_SMTP_URL."""
-    webhook_url: str = entry(
-        "", "Address to which each notification is posted.", example="https://chat.lab.example/hook"
-    )
+    webhook_url: str = entry("", "Where each notification is posted.", example="https://chat.lab.example/hook")
     """Posts are signed with CARREL_WEBHOOK_SECRET, so that the receiver can check the sender. Whoever may read the
     configuration sees the address: it must be of no use to others."""
 
