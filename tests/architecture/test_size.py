@@ -17,7 +17,7 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_774,  # usage that lasts, drawn beside what was booked; it runs without bookings
+    "bookings": 15_781,  # usage that lasts, drawn beside what was booked; it runs without bookings
     "cli": 8_429,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
     "configuration": 1_275,  # how long usage keeps names

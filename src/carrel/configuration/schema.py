@@ -470,9 +470,7 @@ class Notifications:
 
     mail_from: str = entry("", "Sender of the mails.", example="Carrel <gpus@lab.example>")
     """The mail server, with its password, is in CARREL_SMTP_URL."""
-    webhook_url: str = entry(
-        "", "Address to which each notification is posted.", example="https://chat.lab.example/hook"
-    )
+    webhook_url: str = entry("", "Where each notification is posted.", example="https://chat.lab.example/hook")
     """Posts are signed with CARREL_WEBHOOK_SECRET, so that the receiver can check the sender. Whoever may read the
     configuration sees the address: it must be of no use to others."""
 
