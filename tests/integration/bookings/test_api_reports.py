@@ -105,7 +105,7 @@ async def test_usage_by_the_day_is_cut_where_the_labs_days_begin(opened: Opened,
     "query",
     [
         pytest.param("step=day&start=1990-01-01T00:00:00Z", id="too many days"),
-        pytest.param("step=hour", id="a step that is none"),
+        pytest.param("step=fortnight", id="a step that is none"),
         pytest.param("by=secret", id="rows of something else"),
     ],
 )
