@@ -71,10 +71,11 @@ clean:  ## Remove what the tasks created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 
 # Created anew when the lock file or the project's metadata changes, and after a set-up that was interrupted: the stamp is written last.
+# --no-deps: the lock is complete, and older pips choose a newer release where a package is needed with extras, then refuse it.
 $(READY): requirements.lock pyproject.toml
 	@tools/prepare_python $(PYTHON)
 	@echo "Setting up $(VENV) …"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
