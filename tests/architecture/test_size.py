@@ -17,10 +17,10 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_781,  # usage that lasts, drawn beside what was booked; it runs without bookings
+    "bookings": 16_460,  # people choose how they are told: four chats, their addresses checked, failures shown
     "cli": 8_429,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_275,  # how long usage keeps names
+    "configuration": 1_287,  # hosts of people's own webhooks, a Matrix homeserver
     "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
     "dialects": 4_792,  # bookings of MAIA as spreadsheets write them; how many GPUs of a node are active
     "files beside the folders": 1_122,  # draws on a whole terminal, for the demo and carrel top; other encodings

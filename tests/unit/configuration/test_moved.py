@@ -13,6 +13,7 @@ from carrel.option_fields import options_of, secrets_of, variables_of
 
 COMPONENTS = ("booking", "extender", "controller", "webhook", "agent")
 NEVER_OPTIONS = {"bookings.usageNamesKept", "dialects.maiaBookingGpus", "tiers.podsOfNobody"}
+NEVER_OPTIONS |= {"notifications.allowedHosts", "notifications.matrixUrl"}
 GONE = {"--service", "--context", "--cdi-folder"}
 PATHS = {leaf.path for leaf in every_field(Configuration())}
 

@@ -1,11 +1,9 @@
-"""What a notification says, and how it is sent. It may arrive twice, with the same id."""
+"""What a notification says, as plain text that is the same in every channel. It may arrive twice, with the same id."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
-from typing import Protocol
-from zoneinfo import ZoneInfo
 
 from carrel.bookings.rules import Booking
 from carrel.ids import short_id
@@ -43,8 +41,6 @@ class Notification:
     """`model`, `gpus`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a group's booking `group`; of a
     revocation `pod`, `namespace`, `node`, `ends` (when the pod ends) and `then` (what happens to it); of maintenance
     its own `start` and `end`, `maintenance` (the nodes and GPUs), `pods`, `lacking` (how many bookings lack GPUs)."""
-    zone: ZoneInfo | None = None
-    """That the person chose, when it is sent; None: the lab's."""
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
@@ -178,26 +174,28 @@ def _advice(notification: Notification) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """One notification by one channel."""
+class Message:
+    """What one reader is sent, in words for that reader."""
 
-    notification: Notification
-    channel: str
-    tries: int
-    """This one included."""
-
-
-class Undelivered(Exception):
-    """It did not arrive, or that is not known. `is_final`: another try would not help."""
-
-    def __init__(self, why: str, *, is_final: bool = False) -> None:
-        self.is_final = is_final
-        super().__init__(why)
+    id: str
+    """The same for the same occasion, also when it is sent again."""
+    person: str
+    at: datetime
+    subject: str
+    text: str
+    """All of it, the subject included."""
+    notifications: tuple[Notification, ...]
+    """That it tells."""
+    zone: tzinfo
 
 
-class Channel(Protocol):
-    """Sends notifications, for example by mail."""
+def message_of(notification: Notification, zone: tzinfo, link: str = "") -> Message:
+    said = subject(notification, zone), text(notification, zone, link)
+    return Message(notification.id, notification.person, notification.at, *said, (notification,), zone)
 
-    async def send(self, notification: Notification) -> None:
-        """Raises `Undelivered`."""
-        ...
+
+def trial(person: str, id: str, now: datetime, zone: tzinfo, link: str = "") -> Message:
+    """The message of the test button."""
+    says = "A test message from Carrel"
+    why = f"You asked for it on {moment(now, zone)}. Messages about your bookings and GPUs arrive here."
+    return Message(id, person, now, says, f"{says}.\n\n{why}\n" + (f"\n{link}\n" if link else ""), (), zone)

@@ -6,21 +6,15 @@ after sending, the notification is sent again, with the same id.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from carrel.bookings.notifications.messages import (
-    REMINDERS,
-    Channel,
-    Delivery,
-    Notification,
-    Occasion,
-    Undelivered,
-    reminder,
-)
+from carrel.bookings.notifications.channels import Channels, Undelivered
+from carrel.bookings.notifications.choices import LAB, Recipient
+from carrel.bookings.notifications.messages import REMINDERS, Notification, Occasion, message_of, reminder
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store.bookings import SqlBookings
-from carrel.bookings.store.outbox import SqlOutbox
+from carrel.bookings.store.outbox import Delivery, Planned, SqlOutbox
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +28,12 @@ KEPT = timedelta(days=30)
 
 class Notifier:
     def __init__(
-        self, outbox: SqlOutbox, store: SqlBookings, channels: Mapping[str, Channel], clock: Callable[[], datetime]
+        self, outbox: SqlOutbox, store: SqlBookings, channels: Channels, clock: Callable[[], datetime]
     ) -> None:
         self._outbox = outbox
         self._store = store
         self._channels = channels
         self._clock = clock
-
-    def take_channels(self, channels: Mapping[str, Channel]) -> None:
-        self._channels = channels
 
     async def run(self) -> None:
         """Runs until it is cancelled. A failure is logged and tried again; it never stops the service."""
@@ -57,8 +48,8 @@ class Notifier:
     async def round(self) -> int:
         """Returns how many notifications were delivered. Raises `StoreUnavailable`; nothing is lost then."""
         # The log is read even without a channel, so that a new channel does not send notifications about the past.
-        await self._outbox.collect(notification_of, tuple(self._channels))
-        if not self._channels:
+        await self._outbox.collect(notification_of, self._plan)
+        if not self._channels.names:
             return 0
         await self._remind()
         now = self._clock()
@@ -72,12 +63,18 @@ class Notifier:
         now = self._clock()
         async with self._store.reading() as reading:
             near = await reading.within(now, now + max(REMINDERS.values()))
-        notifications = [notification for record in near if (notification := reminder(record.booking, now)) is not None]
-        if notifications:
-            await self._outbox.add(notifications, tuple(self._channels), now)
+        due = [notification for record in near if (notification := reminder(record.booking, now)) is not None]
+        recipients = await self._outbox.recipients({each.person for each in due})
+        if planned := [row for each in due for row in self._plan(each, recipients[each.person])]:
+            await self._outbox.add(planned)
+
+    def _plan(self, notification: Notification, recipient: Recipient) -> Sequence[Planned]:
+        channels = recipient.channels_for(notification.occasion, self._channels.names)
+        return [Planned(notification, channel, notification.at) for channel in channels]
 
     async def _deliver(self, delivery: Delivery) -> bool:
-        notification, channel = delivery.notification, self._channels.get(delivery.channel)
+        notification, recipient = delivery.notification, delivery.recipient
+        channel, is_lab = self._channels.get(delivery.channel), delivery.channel == LAB
         if self._clock() >= notification.useless_after:
             await self._outbox.failed(delivery, "it is of no use any more", None)
             return False
@@ -85,9 +82,15 @@ class Notifier:
             # Another replica has this channel: its settings are newer than ours, or older.
             await self._outbox.failed(delivery, f"{delivery.channel} is not set up here", self._next_try(delivery))
             return False
+        address = recipient.address(delivery.channel)
+        if not (address or is_lab):
+            await self._outbox.failed(delivery, "the person does not use this channel any more", None)
+            return False
+        # A room of a chat has many readers: they are told in the lab's zone.
+        zone = self._channels.zone if is_lab else recipient.zone or self._channels.zone
         try:
             async with asyncio.timeout(SENDING.total_seconds() / 2):
-                await channel.send(notification)
+                await channel.send(message_of(notification, zone, self._channels.link), address)
         except Exception as error:  # whatever one notification leads to, the others are sent
             again = None if isinstance(error, Undelivered) and error.is_final else self._next_try(delivery)
             log.warning(

@@ -1,21 +1,23 @@
 """The outbox, which keeps each notification until it is delivered.
 
-Every notification is delivered at least once by every channel, or given up when it is of no use any more. Booking never
-waits for a notification and never fails with one: notifications are made afterwards from the log, which is written in
-the same transaction as the booking.
+Every notification is delivered at least once by every channel that its person had chosen when it was made, or given up
+when it is of no use any more. Booking never waits for a notification and never fails with one: notifications are made
+afterwards from the log, which is written in the same transaction as the booking.
 
 A notification that a sender has taken becomes due again later: if it is not delivered by then, the sender counts as
 dead. Whether there is anything to do costs one read; the lock of the writers is only taken if there is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, delete, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from carrel.bookings.notifications.messages import Delivery, Notification, Occasion
+from carrel.bookings.notifications.choices import Recipient, choices_of
+from carrel.bookings.notifications.messages import Notification, Occasion
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlReading, SqlWriting
@@ -30,13 +32,50 @@ NOTED = "log"
 ENTRIES_AT_ONCE = 200
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One notification by one channel, to be sent."""
+
+    notification: Notification
+    channel: str
+    due: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One notification by one channel, which is being sent."""
+
+    notification: Notification
+    channel: str
+    tries: int
+    """This one included."""
+    recipient: Recipient
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A notification that did not arrive at the last try."""
+
+    person: str
+    channel: str
+    occasion: Occasion
+    at: datetime
+    tries: int
+    why: str
+    again: datetime | None
+    """When it is tried again; None: it was given up."""
+
+
+Plan = Callable[[Notification, Recipient], Iterable[Planned]]
+
+
 class SqlOutbox:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def collect(self, notification_of: Callable[[LogEntry], Notification | None], channels: Sequence[str]) -> int:
-        """Read the log from where it stopped, and keep one notification for each entry and channel. Returns how many
-        entries it read."""
+    async def collect(self, notification_of: Callable[[LogEntry], Notification | None], plan: Plan) -> int:
+        """Read the log from where it stopped, and keep what is planned for each entry. Returns how many entries it
+        read."""
         async with self._database.reading() as connection:
             if not await SqlReading(connection).log_after(await _mark(connection), 1):
                 return 0
@@ -44,31 +83,41 @@ class SqlOutbox:
             mark = await _mark(connection)
             entries = await SqlReading(connection).log_after(mark, ENTRIES_AT_ONCE)
             notifications = [notification for entry in entries if (notification := notification_of(entry)) is not None]
-            await _add(
-                connection,
-                [
-                    _row(notification, channel, notification.at)
-                    for notification in notifications
-                    for channel in channels
-                ],
-            )
+            recipients = await _recipients(connection, {each.person for each in notifications})
+            await _add(connection, [_row(row) for each in notifications for row in plan(each, recipients[each.person])])
             if entries:
                 await _set_mark(connection, entries[-1].number)
             return len(entries)
 
-    async def add(self, notifications: Sequence[Notification], channels: Sequence[str], now: datetime) -> None:
+    async def recipients(self, people: Collection[str]) -> Mapping[str, Recipient]:
+        """How each of them wants to be told things."""
+        async with self._database.reading() as connection:
+            return await _recipients(connection, people)
+
+    async def add(self, planned: Sequence[Planned]) -> None:
         """Those that are kept already, delivered or not, stay as they are."""
-        rows = [_row(notification, channel, now) for notification in notifications for channel in channels]
+        rows = [_row(each) for each in planned]
         async with self._database.reading() as connection:
             rows = await _new(connection, rows)
         if rows:
             async with self._database.writing() as connection:
                 await _add(connection, rows)
 
+    async def failures(self, since: datetime, limit: int, person: str = "") -> Sequence[Failure]:
+        """Those that are tried again, and those that were given up since then; the newest first. Empty: everybody's."""
+        is_open = (K.due_at.is_not(None)) | (K.done_at >= since)
+        found = select(tables.outbox).where(K.failure != "", is_open, *([K.person == person] if person else []))
+        async with self._database.reading() as connection:
+            rows = await connection.execute(found.order_by(K.at.desc(), K.id, K.channel).limit(limit))
+            return [
+                Failure(row.person, row.channel, Occasion(row.occasion), row.at, row.tries, row.failure, row.due_at)
+                for row in rows
+            ]
+
     async def note(self, key: str, entry: LogEntry) -> bool:
         """Write into the log what another component reports; the same key once. Returns whether it was new."""
         noted = Notification(key, Occasion.REVOKED, entry.subject, entry.at)
-        row = {**_row(noted, NOTED, entry.at), "due_at": None, "done_at": entry.at}
+        row = {**_row(Planned(noted, NOTED, entry.at)), "due_at": None, "done_at": entry.at}
         async with self._database.writing() as connection:
             is_new = bool(await _new(connection, [row]))
             if is_new:
@@ -96,13 +145,13 @@ class SqlOutbox:
 
     async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
         """Return what is due now. No other caller gets it before `until`: the caller has that long to send it."""
-        with_zone = select(tables.outbox, P.zone).outerjoin(tables.people, P.person == K.person)
-        due = with_zone.where(K.due_at <= now).order_by(K.due_at, K.id, K.channel).limit(limit)
+        with_person = select(tables.outbox, P.zone, P.messages).outerjoin(tables.people, P.person == K.person)
+        due = with_person.where(K.due_at <= now).order_by(K.due_at, K.id, K.channel).limit(limit)
         async with self._database.reading() as connection:
             if (await connection.execute(due.limit(1))).first() is None:
                 return []
         async with self._database.writing() as connection:
-            taken = [Delivery(_notification(row), row.channel, row.tries + 1) for row in await connection.execute(due)]
+            taken = [_delivery(row) for row in await connection.execute(due)]
             for delivery in taken:
                 later = update(tables.outbox).where(_is(delivery)).values(due_at=until, tries=delivery.tries)
                 await connection.execute(later)
@@ -157,22 +206,33 @@ async def _add(connection: AsyncConnection, rows: Iterable[dict[str, Any]]) -> N
         await connection.execute(insert(tables.outbox), new)
 
 
-def _row(notification: Notification, channel: str, due: datetime) -> dict[str, Any]:
+async def _recipients(connection: AsyncConnection, people: Collection[str]) -> Mapping[str, Recipient]:
+    wanted = select(P.person, P.zone, P.messages).where(P.person.in_(people))
+    found = {row.person: _recipient(row) for row in (await connection.execute(wanted)).all()} if people else {}
+    return {person: found.get(person) or Recipient(person) for person in people}
+
+
+def _recipient(row: Any) -> Recipient:
+    return Recipient(row.person, zone_named(row.zone or ""), choices_of(row.messages))
+
+
+def _row(planned: Planned) -> dict[str, Any]:
+    notification = planned.notification
     return {
         "id": notification.id,
-        "channel": channel,
+        "channel": planned.channel,
         "occasion": notification.occasion.value,
         "person": notification.person,
         "at": notification.at,
         "booking": notification.booking,
         "facts": dict(notification.facts),
         "tries": 0,
-        "due_at": due,
+        "due_at": planned.due,
         "done_at": None,
         "failure": "",
     }
 
 
-def _notification(row: Row[Any]) -> Notification:
-    zone = zone_named(row.zone or "")
-    return Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.facts, zone)
+def _delivery(row: Row[Any]) -> Delivery:
+    notification = Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.facts)
+    return Delivery(notification, row.channel, row.tries + 1, _recipient(row))

@@ -139,6 +139,7 @@ people = Table(
     Column("name", String(255), nullable=False),
     Column("granted", String(32)),
     Column("zone", String(64)),  # the IANA zone that they chose; null: the lab's
+    Column("messages", JSON),  # how they want to be told things; null: they have chosen nothing
     Column("last_seen_at", Instant),
 )
 

@@ -1,0 +1,177 @@
+"""A person's own channels: stand-ins for Slack, Teams, Matrix and a webhook are really called."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+
+import aiohttp
+import pytest
+
+from carrel.bookings.notifications.channels import POSTS, Channel, Channels, MatrixChannel, OwnChannel, Undelivered
+from carrel.bookings.notifications.choices import MessageChoices
+from carrel.bookings.notifications.destinations import checked_session
+from carrel.bookings.notifications.mail import MailChannel, mail_server
+from carrel.bookings.notifications.messages import trial
+from carrel.bookings.notifications.notifier import Notifier
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.people import SqlPeople
+from tests.kit.booking import MEMBER, NOW, Opened, opened_on
+from tests.kit.sinks import MailSink, PostSink
+
+ROOM = "!private:lab.example"
+SEND, JOIN = f"/_matrix/client/v3/rooms/{ROOM}/send/m.room.message", f"/_matrix/client/v3/rooms/{ROOM}/join"
+SEND, JOIN = (path.replace("!", "%21").replace(":", "%3A") for path in (SEND, JOIN))
+
+
+@dataclass
+class Chats:
+    opened: Opened
+    people: SqlPeople
+    mail: MailSink
+    sink: PostSink
+    channels: Channels
+
+    async def chosen(self, *, by_mail: bool = False, muted: frozenset[str] = frozenset(), **addresses: str) -> None:
+        await self.people.choose_messages(MEMBER, MessageChoices(by_mail, addresses, muted))
+
+    async def told(self) -> list[str]:
+        """Where messages arrived."""
+        self.sink.calls.clear()
+        opened = self.opened
+        notifier = Notifier(opened.service.outbox, opened.service.queries.store, self.channels, opened.clock)
+        while await notifier.round():
+            pass
+        return self.sink.calls
+
+    async def book(self) -> None:
+        assert (await (await self.opened.caller(MEMBER)).book(days=3)).status == 201
+
+
+@pytest.fixture
+async def chats(database: Database) -> AsyncIterator[Chats]:
+    async with AsyncExitStack() as stack:
+        mail = await stack.enter_async_context(MailSink().listening())
+        sink = await stack.enter_async_context(PostSink().listening())
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        hosts = (sink.host,)
+        own = await stack.enter_async_context(checked_session(lambda: hosts))
+        home = sink.url.removesuffix("/hook")
+        of: Mapping[str, Channel] = {
+            "mail": MailChannel(mail_server(mail.url), "gpus@lab.org"),
+            **{name: OwnChannel(request, own, hosts) for name, request in POSTS.items()},
+            "matrix": MatrixChannel(home, "token", http),
+        }
+        opened = opened_on(database)
+        channels = Channels(opened.service.queries.zone, "https://gpus.lab.org")
+        channels.take(of, hosts)
+        yield Chats(opened, SqlPeople(database), mail, sink, channels)
+
+
+async def test_a_person_is_told_by_every_channel_that_they_chose_in_the_same_words(chats: Chats) -> None:
+    hook = chats.sink.url
+    await chats.chosen(
+        by_mail=True, slack=f"{hook}/slack", teams=f"{hook}/teams", webhook=f"{hook}/webhook", matrix=ROOM
+    )
+    await chats.book()
+
+    called = await chats.told()
+
+    assert sorted(called) == [
+        "POST /hook/slack",
+        "POST /hook/teams",
+        "POST /hook/webhook",
+        f"PUT {SEND}/log-1-20261116T120000Z",
+    ]
+    said = dict(zip(called, [json.loads(body) for _, body in chats.sink.posts], strict=True))
+    text = said["POST /hook/slack"]["text"]
+    assert text.startswith("Booked: NVIDIA-RTX-A6000 until Thu 19 Nov 2026 13:00 CET.")
+    assert said["POST /hook/webhook"]["text"] == said[f"PUT {SEND}/log-1-20261116T120000Z"]["body"] == text
+    blocks = said["POST /hook/teams"]["attachments"][0]["content"]["body"]
+    lines = [block["inlines"][0]["text"].rstrip() for block in blocks]
+    assert "\n".join(lines) == text.rstrip()
+    mail = chats.mail.messages[0].get_body()
+    assert mail is not None and mail.get_content().splitlines() == text.splitlines()
+
+
+async def test_what_a_person_switched_off_is_not_told(chats: Chats) -> None:
+    await chats.chosen(by_mail=True, muted=frozenset({"bookings"}), slack=chats.sink.url)
+    await chats.book()
+    assert await chats.told() == [] and chats.mail.messages == []
+
+    chats.opened.clock.now += timedelta(hours=48)
+    assert await chats.told() == ["POST /hook"], "other occasions are told"
+
+
+async def test_a_chat_that_is_down_gets_it_later_and_blocks_no_other(chats: Chats) -> None:
+    await chats.chosen(slack=f"{chats.sink.url}/slack", webhook=f"{chats.sink.url}/own")
+    chats.sink.answers["/hook/slack"] = [503]
+    await chats.book()
+    assert sorted(await chats.told()) == ["POST /hook/own", "POST /hook/slack"]
+    (failure,) = await chats.opened.service.outbox.failures(NOW, 5)
+    assert (failure.person, failure.channel, failure.why) == (MEMBER, "slack", "answered 503")
+
+    chats.opened.clock.now += timedelta(seconds=31)
+    assert await chats.told() == ["POST /hook/slack"]
+    assert await chats.opened.service.outbox.failures(NOW, 5) == []
+
+
+async def test_an_address_that_is_gone_or_not_allowed_any_more_is_given_up(chats: Chats) -> None:
+    await chats.chosen(slack=f"{chats.sink.url}/slack", webhook="https://discord.com/secret")
+    chats.sink.answers["/hook/slack"] = [410]
+    await chats.book()
+    assert await chats.told() == ["POST /hook/slack"]
+
+    failures = await chats.opened.service.outbox.failures(NOW, 5)
+    assert all(each.again is None for each in failures) and len(failures) == 2
+    assert "secret" not in str(failures)
+
+
+async def test_a_channel_that_a_person_leaves_gets_nothing_of_what_was_under_way(chats: Chats) -> None:
+    await chats.chosen(slack=chats.sink.url)
+    chats.sink.answers["/hook"] = [503]
+    await chats.book()
+    await chats.told()
+    await chats.chosen(by_mail=True)
+    chats.opened.clock.now += timedelta(hours=1)
+
+    assert await chats.told() == []
+
+
+async def test_an_address_is_called_as_it_was_given(chats: Chats) -> None:
+    await chats.chosen(teams=f"{chats.sink.url}/a%2Fb%21?sig=%2Bx%2Fy%3D")
+    await chats.book()
+
+    assert await chats.told() == ["POST /hook/a%2Fb%21?sig=%2Bx%2Fy%3D"]
+
+
+async def test_a_redirect_is_not_followed(chats: Chats) -> None:
+    chats.sink.status, chats.sink.headers = 307, {"location": f"{chats.sink.url}/elsewhere"}
+    await chats.chosen(webhook=chats.sink.url)
+    await chats.book()
+
+    assert await chats.told() == ["POST /hook"]
+
+
+async def test_the_invitation_to_a_room_is_accepted_when_it_is_needed(chats: Chats) -> None:
+    await chats.chosen(matrix=ROOM)
+    await chats.book()
+    path = f"{SEND}/log-1-20261116T120000Z"
+    chats.sink.answers[path] = [403, 200]
+    chats.sink.status = 200
+
+    assert await chats.told() == [f"PUT {path}", f"POST {JOIN}", f"PUT {path}"]
+    assert [headers["authorization"] for headers, _ in chats.sink.posts] == ["Bearer token"] * 3
+
+
+async def test_a_name_that_leads_into_the_network_is_not_called(chats: Chats) -> None:
+    """`localhost` is no public address, and only a pattern names it."""
+    port = chats.sink.host.partition(":")[2]
+    hosts = (f"*.localhost:{port}",)
+    async with checked_session(lambda: hosts) as http:
+        channel = OwnChannel(POSTS["webhook"], http, hosts)
+        message = trial(MEMBER, "test-1", NOW, chats.channels.zone)
+        with pytest.raises(Undelivered):
+            await channel.send(message, f"http://a.localhost:{port}/hook")
+    assert chats.sink.calls == []
