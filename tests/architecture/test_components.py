@@ -34,6 +34,7 @@ PURE_MODULES = (
     "carrel.bookings.notifications.choices",
     "carrel.bookings.notifications.messages",
     "carrel.bookings.notifications.posts",
+    "carrel.bookings.notifications.quiet_hours",
     "carrel.bookings.people",
     "carrel.bookings.records",
     "carrel.bookings.maintenance",

@@ -15,9 +15,10 @@ from carrel.bookings.notifications.destinations import checked_session
 from carrel.bookings.notifications.mail import MailChannel, mail_server
 from carrel.bookings.notifications.messages import trial
 from carrel.bookings.notifications.notifier import Notifier
+from carrel.bookings.records import LogEntry
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
-from tests.kit.booking import MEMBER, NOW, Opened, opened_on
+from tests.kit.booking import ADMIN, MEMBER, NOW, Opened, at, opened_on
 from tests.kit.sinks import MailSink, PostSink
 
 ROOM = "!private:lab.example"
@@ -175,3 +176,71 @@ async def test_a_name_that_leads_into_the_network_is_not_called(chats: Chats) ->
         with pytest.raises(Undelivered):
             await channel.send(message, f"http://a.localhost:{port}/hook")
     assert chats.sink.calls == []
+
+
+EVENING = NOW + timedelta(hours=10)
+"""23 o'clock in the lab."""
+MORNING = NOW + timedelta(hours=19)
+
+
+async def cancelled_at_night(chats: Chats) -> None:
+    """An admin shortens Ada's booking, and then cancels it."""
+    ada, admin = await chats.opened.caller(MEMBER), await chats.opened.caller(ADMIN)
+    path = f"/api/v1/bookings/{(await ada.book(days=3, start=at(2))).json['id']}"
+    await chats.told()
+    chats.opened.clock.now = EVENING
+    shortened = await admin.patch(path, {"end": at(4), "reason": "the rack is moved"})
+    cancelled = await admin.post(f"{path}/cancel", {"reason": "the rack is moved"})
+    assert (shortened.status, cancelled.status) == (200, 200)
+
+
+async def test_the_night_is_one_message_in_the_morning_by_each_channel(chats: Chats) -> None:
+    await chats.chosen(by_mail=True, webhook=chats.sink.url)
+    await cancelled_at_night(chats)
+    chats.mail.messages.clear()
+    assert await chats.told() == [] and chats.mail.messages == []
+    chats.opened.clock.now = MORNING - timedelta(seconds=1)
+    assert await chats.told() == []
+
+    chats.opened.clock.now = MORNING
+    assert await chats.told() == ["POST /hook"]
+    assert await chats.told() == []
+    said = json.loads(chats.sink.posts[-1][1])
+    assert (said["occasion"], said["subject"]) == ("digest", "2 messages from the night")
+    assert said["text"].count("the rack is moved") == 2
+    (mail,) = chats.mail.messages
+    assert mail["Message-ID"] == f"<{said['id']}@carrel>"
+    (entry,) = mail.iter_attachments()
+    assert entry.get_content().count("BEGIN:VEVENT") == entry.get_content().count("STATUS:CANCELLED") == 1
+
+
+async def test_a_morning_message_that_failed_is_sent_again_whole_and_with_the_same_id(chats: Chats) -> None:
+    await chats.chosen(webhook=chats.sink.url)
+    await cancelled_at_night(chats)
+    await chats.told()
+    chats.opened.clock.now, chats.sink.answers["/hook"] = MORNING, [503]
+    await chats.told()
+    chats.opened.clock.now += timedelta(minutes=1)
+    await chats.told()
+
+    first, second = (json.loads(body) for _, body in chats.sink.posts[-2:])
+    assert first == second and first["occasion"] == "digest"
+
+
+async def test_a_quiet_night_makes_no_message_in_the_morning(chats: Chats) -> None:
+    await chats.chosen(webhook=chats.sink.url)
+    chats.opened.clock.now = EVENING
+    await chats.told()
+    chats.opened.clock.now = MORNING
+
+    assert await chats.told() == []
+
+
+async def test_that_a_gpu_is_needed_is_told_also_in_the_night(chats: Chats) -> None:
+    await chats.chosen(webhook=chats.sink.url)
+    chats.opened.clock.now = EVENING
+    details = {"namespace": "lab", "pod": "train-0"}
+    lost = LogEntry(EVENING, "the controller", "revoked", MEMBER, details=details)
+    await chats.opened.service.outbox.note("revoked-uid-1", lost)
+
+    assert await chats.told() == ["POST /hook"]

@@ -79,11 +79,8 @@ class MailChannel:
         mail["Message-ID"] = f"<{message.id}@carrel>"
         mail["Auto-Submitted"] = "auto-generated"
         mail.set_content(message.text)
-        events = [
-            _event(each, each.span, message.zone)
-            for each in message.notifications
-            if each.span and each.occasion in ABOUT_BOOKINGS
-        ]
+        latest = {each.booking: each for each in message.notifications if each.occasion in ABOUT_BOOKINGS}
+        events = [_event(each, each.span, message.zone) for each in latest.values() if each.span]
         if events:
             entry = calendar(events, method="PUBLISH")
             mail.add_attachment(

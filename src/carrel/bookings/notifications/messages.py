@@ -1,9 +1,10 @@
 """What a notification says, as plain text that is the same in every channel. It may arrive twice, with the same id."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
+from hashlib import sha256
 
 from carrel.bookings.rules import Booking
 from carrel.ids import short_id
@@ -66,20 +67,10 @@ class Notification:
         return self.at + USEFUL_FOR
 
 
-def reminder(booking: Booking, now: datetime) -> Notification | None:
-    """The reminder that is due now for an active booking, if any. A later end makes a new reminder."""
-    occasion = due_reminder(booking.start, booking.ends, now) if booking.is_active(now) else None
-    if occasion is None:
-        return None
-    id = f"{occasion.value}-{booking.id}-{booking.ends.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    return Notification(id, occasion, booking.user, now, booking.id, facts=facts_of(booking))
-
-
-def due_reminder(start: datetime, ends: datetime, now: datetime) -> Occasion | None:
-    """None for a booking that is shorter than the time between the reminder and the end: who has just booked a day
-    knows when it ends."""
-    due = (occasion for occasion, before in REMINDERS.items() if ends - now <= before < ends - start)
-    return next(due, None)
+def ends_soon(start: datetime, ends: datetime, now: datetime) -> bool:
+    """Whether a page warns of the end. Not of a booking that is shorter than the time between the warning and the end:
+    who has just booked a day knows when it ends."""
+    return any(ends - now <= before < ends - start for before in REMINDERS.values())
 
 
 def facts_of(booking: Booking) -> dict[str, str]:
@@ -187,6 +178,19 @@ class Message:
     notifications: tuple[Notification, ...]
     """That it tells."""
     zone: tzinfo
+
+
+def digest_of(notifications: Sequence[Notification], morning: datetime, zone: tzinfo, link: str = "") -> Message:
+    """What was held in the night, as one message."""
+    person = notifications[0].person
+    says = f"{len(notifications)} messages from the night"
+    parts = [
+        f"{number} of {len(notifications)}: {text(each, zone).rstrip()}" for number, each in enumerate(notifications, 1)
+    ]
+    all = "\n\n".join([f"{says}.", *parts]) + "\n" + (f"\n{link}\n" if link else "")
+    # A person has one such message in a morning: sent again, it has the same id.
+    id = f"digest-{morning.astimezone(UTC):%Y%m%dT%H%M%SZ}-{sha256(person.encode()).hexdigest()[:16]}"
+    return Message(id, person, morning, says, all, tuple(notifications), zone)
 
 
 def message_of(notification: Notification, zone: tzinfo, link: str = "") -> Message:

@@ -7,11 +7,12 @@ after sending, the notification is sent again, with the same id.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from carrel.bookings.notifications.channels import Channels, Undelivered
 from carrel.bookings.notifications.choices import LAB, Recipient
-from carrel.bookings.notifications.messages import REMINDERS, Notification, Occasion, message_of, reminder
+from carrel.bookings.notifications.messages import REMINDERS, Message, Notification, Occasion, digest_of, message_of
+from carrel.bookings.notifications.quiet_hours import held_until, reminder, still_to_tell
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.outbox import Delivery, Planned, SqlOutbox
@@ -63,39 +64,45 @@ class Notifier:
         now = self._clock()
         async with self._store.reading() as reading:
             near = await reading.within(now, now + max(REMINDERS.values()))
-        due = [notification for record in near if (notification := reminder(record.booking, now)) is not None]
-        recipients = await self._outbox.recipients({each.person for each in due})
-        if planned := [row for each in due for row in self._plan(each, recipients[each.person])]:
+        recipients = await self._outbox.recipients({record.booking.user for record in near})
+        planned = list[Planned]()
+        for record in near:
+            recipient = recipients[record.booking.user]
+            if (due := reminder(record.booking, now, self._zone_of(recipient))) is not None:
+                planned += self._plan(due, recipient)
+        if planned:
             await self._outbox.add(planned)
 
     def _plan(self, notification: Notification, recipient: Recipient) -> Sequence[Planned]:
         channels = recipient.channels_for(notification.occasion, self._channels.names)
-        return [Planned(notification, channel, notification.at) for channel in channels]
+        morning = held_until(notification, self._zone_of(recipient))
+        return [Planned(notification, name, notification.at, None if name == LAB else morning) for name in channels]
+
+    def _zone_of(self, recipient: Recipient) -> tzinfo:
+        return recipient.zone or self._channels.zone
 
     async def _deliver(self, delivery: Delivery) -> bool:
-        notification, recipient = delivery.notification, delivery.recipient
-        channel, is_lab = self._channels.get(delivery.channel), delivery.channel == LAB
-        if self._clock() >= notification.useless_after:
-            await self._outbox.failed(delivery, "it is of no use any more", None)
+        delivery = await self._without_useless(delivery)
+        if not delivery.notifications:
             return False
+        channel, is_lab = self._channels.get(delivery.channel), delivery.channel == LAB
         if channel is None:
             # Another replica has this channel: its settings are newer than ours, or older.
             await self._outbox.failed(delivery, f"{delivery.channel} is not set up here", self._next_try(delivery))
             return False
-        address = recipient.address(delivery.channel)
+        address = delivery.recipient.address(delivery.channel)
         if not (address or is_lab):
             await self._outbox.failed(delivery, "the person does not use this channel any more", None)
             return False
-        # A room of a chat has many readers: they are told in the lab's zone.
-        zone = self._channels.zone if is_lab else recipient.zone or self._channels.zone
         try:
             async with asyncio.timeout(SENDING.total_seconds() / 2):
-                await channel.send(message_of(notification, zone, self._channels.link), address)
+                await channel.send(self._message(delivery), address)
         except Exception as error:  # whatever one notification leads to, the others are sent
             again = None if isinstance(error, Undelivered) and error.is_final else self._next_try(delivery)
             log.warning(
                 "notification_failed id=%s channel=%s tries=%d final=%s: %s",
-                notification.id, delivery.channel, delivery.tries, again is None, str(error) or "it took too long",
+                delivery.notifications[0].id, delivery.channel, delivery.tries, again is None,
+                str(error) or "it took too long",
                 exc_info=not isinstance(error, Undelivered | TimeoutError),
             )  # fmt: skip
             await self._outbox.failed(delivery, str(error), again)
@@ -103,10 +110,28 @@ class Notifier:
         await self._outbox.delivered(delivery, self._clock())
         return True
 
+    async def _without_useless(self, delivery: Delivery) -> Delivery:
+        """What is too late is given up, and what was over before the morning counts as told."""
+        now = self._clock()
+        in_time = [each for each in delivery.notifications if now < each.useless_after]
+        told = still_to_tell(in_time) if delivery.held_until else in_time
+        if late := [each for each in delivery.notifications if each not in in_time]:
+            await self._outbox.failed(delivery.only(late), "it is of no use any more", None)
+        if over := [each for each in in_time if each not in told]:
+            await self._outbox.delivered(delivery.only(over), now)
+        return delivery.only(told)
+
+    def _message(self, delivery: Delivery) -> Message:
+        # A room of a chat has many readers: they are told in the lab's zone.
+        zone = self._channels.zone if delivery.channel == LAB else self._zone_of(delivery.recipient)
+        if delivery.held_until is not None and len(delivery.notifications) > 1:
+            return digest_of(delivery.notifications, delivery.held_until, zone, self._channels.link)
+        return message_of(delivery.notifications[0], zone, self._channels.link)
+
     def _next_try(self, delivery: Delivery) -> datetime | None:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(delivery.tries - 1, 10))
         again = self._clock() + pause
-        return again if again < delivery.notification.useless_after else None
+        return again if again < delivery.useless_after else None
 
 
 OCCASIONS = {occasion.value: occasion for occasion in Occasion if occasion not in REMINDERS}

@@ -9,7 +9,7 @@ dead. Whether there is anything to do costs one read; the lock of the writers is
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -39,17 +39,27 @@ class Planned:
     notification: Notification
     channel: str
     due: datetime
+    held_until: datetime | None = None
+    """The morning until which it waits for others, to be one message; None: it is sent when it is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One notification by one channel, which is being sent."""
+    """One notification, or those that waited for the same morning, by one channel. It is being sent."""
 
-    notification: Notification
+    notifications: tuple[Notification, ...]
     channel: str
     tries: int
     """This one included."""
     recipient: Recipient
+    held_until: datetime | None = None
+
+    def only(self, notifications: Sequence[Notification]) -> "Delivery":
+        return replace(self, notifications=tuple(notifications))
+
+    @property
+    def useless_after(self) -> datetime:
+        return max(each.useless_after for each in self.notifications)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +161,14 @@ class SqlOutbox:
             if (await connection.execute(due.limit(1))).first() is None:
                 return []
         async with self._database.writing() as connection:
-            taken = [_delivery(row) for row in await connection.execute(due)]
+            rows = (await connection.execute(due)).all()
+            if mornings := {row.held_until for row in rows if row.held_until is not None}:
+                # What waited for the same morning goes together, however much it is.
+                same = with_person.where(K.due_at <= now, K.held_until.in_(mornings)).order_by(K.at, K.id)
+                together = {_group(row) for row in rows}
+                rows = [row for row in rows if row.held_until is None]
+                rows += [row for row in await connection.execute(same) if _group(row) in together]
+            taken = _deliveries(rows)
             for delivery in taken:
                 later = update(tables.outbox).where(_is(delivery)).values(due_at=until, tries=delivery.tries)
                 await connection.execute(later)
@@ -163,7 +180,7 @@ class SqlOutbox:
     async def failed(self, delivery: Delivery, why: str, again: datetime | None) -> None:
         """`again` is None: it is given up."""
         # A notification that is given up counts as done from the moment at which it lost its use.
-        done = delivery.notification.useless_after if again is None else None
+        done = delivery.useless_after if again is None else None
         await self._set(delivery, due_at=again, done_at=done, failure=why[:500])
 
     async def forget(self, before: datetime) -> int:
@@ -179,7 +196,7 @@ class SqlOutbox:
 
 
 def _is(delivery: Delivery) -> ColumnElement[bool]:
-    return (K.id == delivery.notification.id) & (K.channel == delivery.channel)
+    return K.id.in_([each.id for each in delivery.notifications]) & (K.channel == delivery.channel)
 
 
 async def _mark(connection: AsyncConnection) -> int:
@@ -227,12 +244,26 @@ def _row(planned: Planned) -> dict[str, Any]:
         "booking": notification.booking,
         "facts": dict(notification.facts),
         "tries": 0,
-        "due_at": planned.due,
+        "due_at": planned.held_until or planned.due,
+        "held_until": planned.held_until,
         "done_at": None,
         "failure": "",
     }
 
 
-def _delivery(row: Row[Any]) -> Delivery:
-    notification = Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.facts)
-    return Delivery(notification, row.channel, row.tries + 1, _recipient(row))
+def _group(row: Row[Any]) -> tuple[str, ...]:
+    """What is one message has the same."""
+    return (row.channel, row.person, row.held_until.isoformat()) if row.held_until else (row.channel, row.id)
+
+
+def _deliveries(rows: Sequence[Row[Any]]) -> list[Delivery]:
+    groups: dict[tuple[str, ...], list[Row[Any]]] = {}
+    for row in rows:
+        groups.setdefault(_group(row), []).append(row)
+    return [_delivery(group) for group in groups.values()]
+
+
+def _delivery(rows: Sequence[Row[Any]]) -> Delivery:
+    first = rows[0]
+    told = [Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.facts) for row in rows]
+    return Delivery(tuple(told), first.channel, max(row.tries for row in rows) + 1, _recipient(first), first.held_until)

@@ -224,6 +224,7 @@ outbox = Table(
     Column("tries", Integer, nullable=False),
     Column("due_at", Instant),  # None when it was delivered or given up
     Column("done_at", Instant),
+    Column("held_until", Instant),  # the morning for which it waits for others, to be one message
     Column("failure", Text, nullable=False),
     Index(None, "due_at"),
     Index(None, "done_at"),
