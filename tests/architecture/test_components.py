@@ -31,6 +31,7 @@ PURE_MODULES = (
     "carrel.bookings.capacity",
     "carrel.bookings.groups",
     "carrel.bookings.icalendar",
+    "carrel.bookings.notifications.buttons",
     "carrel.bookings.notifications.choices",
     "carrel.bookings.notifications.messages",
     "carrel.bookings.notifications.posts",

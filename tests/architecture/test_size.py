@@ -17,7 +17,7 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 16_600,  # people choose how and when they are told: four chats, checked addresses, quiet hours
+    "bookings": 17_010,  # people choose how they are told: four chats, checked addresses, quiet hours, buttons
     "cli": 8_429,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
     "configuration": 1_287,  # hosts of people's own webhooks, a Matrix homeserver

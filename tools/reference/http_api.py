@@ -58,6 +58,8 @@ MEANINGS = {
     "POST /account": "Choose the zone in which you see times: an IANA name, or nothing for the lab's.",
     "POST /account/messages": "Choose by which channels you are told, and of what.",
     "POST /account/messages/test": "Send yourself a test message by a channel.",
+    "GET /act/{secret}": "What a button in a message will do. Opening it changes nothing; no sign-in is needed.",
+    "POST /act/{secret}": "Do it, once.",
     "GET /admin/configuration": "Every field of the configuration, with its value, its reason and where it comes from.",
     "POST /admin/configuration": "Change rules of bookings and tiers, with a reason; or see what that would break.",
     "POST /admin/groups": "Say who is a member or a manager of a group.",

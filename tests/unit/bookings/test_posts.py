@@ -89,6 +89,7 @@ def test_a_webhook_gets_the_facts_beside_the_text() -> None:
         },
         "subject": "Your booking of A6000 was cancelled",
         "text": TEXT,
+        "buttons": [],
     }
 
 

@@ -73,6 +73,15 @@ def ends_soon(start: datetime, ends: datetime, now: datetime) -> bool:
     return any(ends - now <= before < ends - start for before in REMINDERS.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A button in a message."""
+
+    title: str
+    url: str = field(repr=False)
+    """Whoever has it can press it."""
+
+
 def facts_of(booking: Booking) -> dict[str, str]:
     facts = {"model": booking.model, "gpus": str(booking.gpus), "start": booking.start.isoformat()}
     facts |= {"end": booking.ends.astimezone(UTC).isoformat()}
@@ -105,7 +114,7 @@ def _lost(notification: Notification, zone: tzinfo) -> str:
     return f"{pod} loses its GPU to a booking: it ends {moment(ends, zone)}"
 
 
-def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
+def text(notification: Notification, zone: tzinfo, link: str = "", buttons: Sequence[Link] = ()) -> str:
     """What happened, when, who did it and why, and what to do next."""
     lines = [subject(notification, zone) + ".", ""]
     if notification.span:
@@ -132,6 +141,8 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
     elif notification.occasion is not Occasion.ENOUGH_AGAIN and actor and actor != notification.person:
         lines.append(f"Done by {actor}" + (f": {why}" if why else "."))
     lines += ["", _advice(notification)]
+    if buttons:
+        lines += ["", "Or with one click, once:", *(f"{each.title}:  {each.url}" for each in buttons)]
     return "\n".join(lines) + (f"\n\n{link}" if link else "") + "\n"
 
 
@@ -178,24 +189,40 @@ class Message:
     notifications: tuple[Notification, ...]
     """That it tells."""
     zone: tzinfo
+    links: tuple[Link, ...] = ()
+    """The buttons, which are in the text too."""
 
 
-def digest_of(notifications: Sequence[Notification], morning: datetime, zone: tzinfo, link: str = "") -> Message:
+NO_LINKS: Mapping[str, Sequence[Link]] = {}
+
+
+def digest_of(
+    notifications: Sequence[Notification],
+    morning: datetime,
+    zone: tzinfo,
+    link: str = "",
+    links: Mapping[str, Sequence[Link]] = NO_LINKS,
+) -> Message:
     """What was held in the night, as one message."""
     person = notifications[0].person
     says = f"{len(notifications)} messages from the night"
     parts = [
-        f"{number} of {len(notifications)}: {text(each, zone).rstrip()}" for number, each in enumerate(notifications, 1)
+        f"{number} of {len(notifications)}: {text(each, zone, '', links.get(each.id, ())).rstrip()}"
+        for number, each in enumerate(notifications, 1)
     ]
     all = "\n\n".join([f"{says}.", *parts]) + "\n" + (f"\n{link}\n" if link else "")
     # A person has one such message in a morning: sent again, it has the same id.
     id = f"digest-{morning.astimezone(UTC):%Y%m%dT%H%M%SZ}-{sha256(person.encode()).hexdigest()[:16]}"
-    return Message(id, person, morning, says, all, tuple(notifications), zone)
+    every = tuple(button for each in notifications for button in links.get(each.id, ()))
+    return Message(id, person, morning, says, all, tuple(notifications), zone, every)
 
 
-def message_of(notification: Notification, zone: tzinfo, link: str = "") -> Message:
-    said = subject(notification, zone), text(notification, zone, link)
-    return Message(notification.id, notification.person, notification.at, *said, (notification,), zone)
+def message_of(
+    notification: Notification, zone: tzinfo, link: str = "", links: Mapping[str, Sequence[Link]] = NO_LINKS
+) -> Message:
+    own = tuple(links.get(notification.id, ()))
+    said = subject(notification, zone), text(notification, zone, link, own)
+    return Message(notification.id, notification.person, notification.at, *said, (notification,), zone, own)
 
 
 def trial(person: str, id: str, now: datetime, zone: tzinfo, link: str = "") -> Message:

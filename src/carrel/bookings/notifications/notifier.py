@@ -6,14 +6,25 @@ after sending, the notification is sent again, with the same id.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 
+from carrel.bookings.notifications.buttons import OF_OCCASION, PATH, TITLES, Button, buttons_of, is_told_of
 from carrel.bookings.notifications.channels import Channels, Undelivered
 from carrel.bookings.notifications.choices import LAB, Recipient
-from carrel.bookings.notifications.messages import REMINDERS, Message, Notification, Occasion, digest_of, message_of
+from carrel.bookings.notifications.messages import (
+    NO_LINKS,
+    REMINDERS,
+    Link,
+    Message,
+    Notification,
+    Occasion,
+    digest_of,
+    message_of,
+)
 from carrel.bookings.notifications.quiet_hours import held_until, reminder, still_to_tell
 from carrel.bookings.records import LogEntry
+from carrel.bookings.sign_in.secrets import hashed, new_secret
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.outbox import Delivery, Planned, SqlOutbox
 
@@ -59,6 +70,7 @@ class Notifier:
 
     async def forget(self) -> None:
         await self._outbox.forget(self._clock() - KEPT)
+        await self._outbox.buttons.forget(self._clock() - KEPT)
 
     async def _remind(self) -> None:
         now = self._clock()
@@ -96,7 +108,7 @@ class Notifier:
             return False
         try:
             async with asyncio.timeout(SENDING.total_seconds() / 2):
-                await channel.send(self._message(delivery), address)
+                await channel.send(self._message(delivery, await self._links(delivery)), address)
         except Exception as error:  # whatever one notification leads to, the others are sent
             again = None if isinstance(error, Undelivered) and error.is_final else self._next_try(delivery)
             log.warning(
@@ -115,18 +127,41 @@ class Notifier:
         now = self._clock()
         in_time = [each for each in delivery.notifications if now < each.useless_after]
         told = still_to_tell(in_time) if delivery.held_until else in_time
+        told = [each for each in told if each.occasion not in REMINDERS or await self._version(each)]
         if late := [each for each in delivery.notifications if each not in in_time]:
             await self._outbox.failed(delivery.only(late), "it is of no use any more", None)
         if over := [each for each in in_time if each not in told]:
             await self._outbox.delivered(delivery.only(over), now)
         return delivery.only(told)
 
-    def _message(self, delivery: Delivery) -> Message:
+    async def _version(self, reminder: Notification) -> int:
+        """Return its booking's; 0: the booking has ended, or its end was moved."""
+        async with self._store.reading() as reading:
+            record = await reading.get(reminder.booking)
+        return record.version if record and is_told_of(reminder, record.booking) else 0
+
+    async def _links(self, delivery: Delivery) -> Mapping[str, Sequence[Link]]:
+        """The buttons of each notification. The lab's webhook has many readers, and gets none."""
+        if delivery.channel == LAB or not self._channels.link:
+            return NO_LINKS
+        links, made = dict[str, list[Link]](), dict[str, Button]()
+        for notification in delivery.notifications:
+            version = await self._version(notification) if notification.occasion in OF_OCCASION else 0
+            for button in buttons_of(notification, version, self._clock()) if version else ():
+                secret = new_secret()
+                made[hashed(secret)] = button
+                url = f"{self._channels.link}{PATH}{secret}"
+                links.setdefault(notification.id, []).append(Link(TITLES[button.act], url))
+        if made:
+            await self._outbox.buttons.add(made)
+        return links
+
+    def _message(self, delivery: Delivery, links: Mapping[str, Sequence[Link]]) -> Message:
         # A room of a chat has many readers: they are told in the lab's zone.
         zone = self._channels.zone if delivery.channel == LAB else self._zone_of(delivery.recipient)
         if delivery.held_until is not None and len(delivery.notifications) > 1:
-            return digest_of(delivery.notifications, delivery.held_until, zone, self._channels.link)
-        return message_of(delivery.notifications[0], zone, self._channels.link)
+            return digest_of(delivery.notifications, delivery.held_until, zone, self._channels.link, links)
+        return message_of(delivery.notifications[0], zone, self._channels.link, links)
 
     def _next_try(self, delivery: Delivery) -> datetime | None:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(delivery.tries - 1, 10))

@@ -36,7 +36,7 @@ def slack(message: Message, address: str) -> ChatRequest:
 def teams(message: Message, address: str) -> ChatRequest:
     """A workflow of Teams. Text runs are no Markdown; each line is a block, or it flows."""
     lines = [line or " " for line in message.text.rstrip().splitlines()]
-    content = {
+    content: dict[str, Any] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.2",
@@ -45,6 +45,10 @@ def teams(message: Message, address: str) -> ChatRequest:
             for line in lines
         ],
     }
+    if message.links:
+        content["actions"] = [
+            {"type": "Action.OpenUrl", "title": each.title, "url": each.url} for each in message.links
+        ]
     attachment = {"contentType": ADAPTIVE, "contentUrl": None, "content": content}
     return _json(address, {"type": "message", "summary": message.subject, "attachments": [attachment]})
 
@@ -94,4 +98,5 @@ def _facts(message: Message) -> dict[str, Any]:
         "facts": dict(only.facts) if only else {},
         "subject": message.subject,
         "text": message.text,
+        "buttons": [{"title": each.title, "url": each.url} for each in message.links],
     }

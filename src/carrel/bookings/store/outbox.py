@@ -21,6 +21,7 @@ from carrel.bookings.notifications.messages import Notification, Occasion
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlReading, SqlWriting
+from carrel.bookings.store.buttons import SqlButtons
 from carrel.bookings.store.database import Database
 from carrel.parsing.time import zone_named
 
@@ -82,6 +83,11 @@ Plan = Callable[[Notification, Recipient], Iterable[Planned]]
 class SqlOutbox:
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    @property
+    def buttons(self) -> SqlButtons:
+        """Those in the messages."""
+        return SqlButtons(self._database)
 
     async def collect(self, notification_of: Callable[[LogEntry], Notification | None], plan: Plan) -> int:
         """Read the log from where it stopped, and keep what is planned for each entry. Returns how many entries it

@@ -230,6 +230,21 @@ outbox = Table(
     Index(None, "done_at"),
 )
 
+buttons = Table(
+    "buttons",
+    metadata,
+    Column("secret_hash", String(64), primary_key=True),
+    Column("act", String(32), nullable=False),
+    Column("person", String(320), nullable=False),
+    Column("notification", String(255), nullable=False),
+    Column("booking", String(64), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Column("used_at", Instant),
+    Index(None, "person"),
+    Index(None, "expires_at"),
+)
+
 marks = Table(
     "marks",
     metadata,
