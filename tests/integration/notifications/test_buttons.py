@@ -1,5 +1,6 @@
 """Buttons in messages: opening the link changes nothing, pressing it there does one thing, once."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -132,6 +133,15 @@ async def test_a_message_that_was_sent_twice_acts_once(reminded: Reminded) -> No
     for path in (second[EXTEND], second[END], first[END]):
         refused = await reminded.press(path)
         assert refused.status == 409 and "was changed" in text_of(refused)
+    assert (await reminded.now())["end"] == "2026-11-20T12:00:00Z"
+
+
+async def test_of_many_presses_at_once_one_acts(reminded: Reminded) -> None:
+    path = (await reminded.paths())[EXTEND]
+
+    answers = await asyncio.gather(*(reminded.press(path) for _ in range(8)))
+
+    assert sorted(answer.status for answer in answers)[:2] in ([200, 409], [200, 410])
     assert (await reminded.now())["end"] == "2026-11-20T12:00:00Z"
 
 

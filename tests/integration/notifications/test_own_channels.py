@@ -1,5 +1,6 @@
 """A person's own channels: stand-ins for Slack, Teams, Matrix and a webhook are really called."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -13,12 +14,13 @@ from carrel.bookings.notifications.channels import POSTS, Channel, Channels, Mat
 from carrel.bookings.notifications.choices import MessageChoices
 from carrel.bookings.notifications.destinations import checked_session
 from carrel.bookings.notifications.mail import MailChannel, mail_server
-from carrel.bookings.notifications.messages import trial
+from carrel.bookings.notifications.messages import Message, trial
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
 from tests.kit.booking import ADMIN, MEMBER, NOW, Opened, at, opened_on
+from tests.kit.eventually import eventually
 from tests.kit.sinks import MailSink, PostSink
 
 ROOM = "!private:lab.example"
@@ -138,6 +140,35 @@ async def test_a_channel_that_a_person_leaves_gets_nothing_of_what_was_under_way
     chats.opened.clock.now += timedelta(hours=1)
 
     assert await chats.told() == []
+
+
+async def test_a_chat_that_does_not_answer_delays_no_other(chats: Chats) -> None:
+    """Nor what happens meanwhile."""
+    release = asyncio.Event()
+
+    class Stuck(MailChannel):
+        async def send(self, message: Message, address: str) -> None:
+            await release.wait()
+
+    own = chats.channels.get("webhook")
+    assert own is not None
+    chats.channels.take(
+        {"mail": Stuck(mail_server("smtp://localhost"), "gpus@lab.org"), "webhook": own}, (chats.sink.host,)
+    )
+    await chats.chosen(by_mail=True, webhook=chats.sink.url)
+    opened = chats.opened
+    notifier = Notifier(opened.service.outbox, opened.service.queries.store, chats.channels, opened.clock)
+    running = asyncio.create_task(notifier.run())
+    try:
+        await chats.book()
+        await eventually(lambda: chats.sink.calls, "the first message")
+        ada = await opened.caller(MEMBER)
+        booking = (await ada.get("/api/v1/bookings")).json["items"][0]["id"]
+        await ada.post(f"/api/v1/bookings/{booking}/cancel", {})
+        await eventually(lambda: len(chats.sink.calls) == 2, "the second message")
+    finally:
+        running.cancel()
+        release.set()
 
 
 async def test_an_address_is_called_as_it_was_given(chats: Chats) -> None:

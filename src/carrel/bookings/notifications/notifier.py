@@ -6,8 +6,9 @@ after sending, the notification is sent again, with the same id.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 
 from carrel.bookings.notifications.buttons import OF_OCCASION, PATH, TITLES, Button, buttons_of, is_told_of
 from carrel.bookings.notifications.channels import Channels, Undelivered
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 SENDING = timedelta(minutes=5)
 """The time for one attempt; after it another replica may try."""
 AT_ONCE = 20
+ANY_OTHER = ""
+"""Channels that are not set up here."""
 ROUND_S = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=2)
 KEPT = timedelta(days=30)
@@ -48,24 +51,37 @@ class Notifier:
         self._clock = clock
 
     async def run(self) -> None:
-        """Runs until it is cancelled. A failure is logged and tried again; it never stops the service."""
-        while True:
-            try:
-                while await self.round():
-                    pass
-            except Exception as error:
-                log.warning("notifications_failed: %s: %s", type(error).__name__, error)
-            await asyncio.sleep(ROUND_S)
+        """Runs until it is cancelled. A failure is logged and tried again; it never stops the service. Each channel has
+        a task of its own: one that is slow delays no other."""
+        sending: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await _attempt(self._prepare)
+                for name in (*self._channels.names, ANY_OTHER):
+                    if name not in sending or sending[name].done():
+                        sending[name] = group.create_task(_attempt(partial(self._send_all, name)))
+                await asyncio.sleep(ROUND_S)
 
     async def round(self) -> int:
-        """Returns how many notifications were delivered. Raises `StoreUnavailable`; nothing is lost then."""
+        """Returns how many messages were delivered. Raises `StoreUnavailable`; nothing is lost then."""
+        await self._prepare()
+        return sum(await asyncio.gather(*(self._send(name) for name in (*self._channels.names, ANY_OTHER))))
+
+    async def _prepare(self) -> None:
         # The log is read even without a channel, so that a new channel does not send notifications about the past.
         await self._outbox.collect(notification_of, self._plan)
-        if not self._channels.names:
-            return 0
-        await self._remind()
-        now = self._clock()
-        taken = await self._outbox.take(now, now + SENDING, AT_ONCE)
+        if self._channels.names:
+            await self._remind()
+
+    async def _send_all(self, channel: str) -> None:
+        while await self._send(channel):
+            pass
+
+    async def _send(self, channel: str) -> int:
+        """Send some of what is due by this channel; by `ANY_OTHER`, what is left of channels that are not set up."""
+        now, known = self._clock(), self._channels.names
+        which = known if channel == ANY_OTHER else (channel,)
+        taken = await self._outbox.take(now, now + SENDING, AT_ONCE, which, others=channel == ANY_OTHER)
         return sum(await asyncio.gather(*(self._deliver(delivery) for delivery in taken)))
 
     async def forget(self) -> None:
@@ -167,6 +183,13 @@ class Notifier:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(delivery.tries - 1, 10))
         again = self._clock() + pause
         return again if again < delivery.useless_after else None
+
+
+async def _attempt(act: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await act()
+    except Exception as error:
+        log.warning("notifications_failed: %s: %s", type(error).__name__, error)
 
 
 OCCASIONS = {occasion.value: occasion for occasion in Occasion if occasion not in REMINDERS}

@@ -159,10 +159,14 @@ class SqlOutbox:
                 await SqlWriting(connection).write_log(entry)
             return True
 
-    async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
-        """Return what is due now. No other caller gets it before `until`: the caller has that long to send it."""
+    async def take(
+        self, now: datetime, until: datetime, limit: int, channels: Collection[str] = (), *, others: bool = True
+    ) -> Sequence[Delivery]:
+        """Return what is due now by these channels, or by all others. Nobody else gets it before `until`: so long has
+        the caller to send it."""
         with_person = select(tables.outbox, P.zone, P.messages).outerjoin(tables.people, P.person == K.person)
-        due = with_person.where(K.due_at <= now).order_by(K.due_at, K.id, K.channel).limit(limit)
+        by = K.channel.not_in(channels) if others else K.channel.in_(channels)
+        due = with_person.where(K.due_at <= now, by).order_by(K.due_at, K.id, K.channel).limit(limit)
         async with self._database.reading() as connection:
             if (await connection.execute(due.limit(1))).first() is None:
                 return []
@@ -170,7 +174,7 @@ class SqlOutbox:
             rows = (await connection.execute(due)).all()
             if mornings := {row.held_until for row in rows if row.held_until is not None}:
                 # What waited for the same morning goes together, however much it is.
-                same = with_person.where(K.due_at <= now, K.held_until.in_(mornings)).order_by(K.at, K.id)
+                same = with_person.where(K.due_at <= now, by, K.held_until.in_(mornings)).order_by(K.at, K.id)
                 together = {_group(row) for row in rows}
                 rows = [row for row in rows if row.held_until is None]
                 rows += [row for row in await connection.execute(same) if _group(row) in together]
