@@ -17,13 +17,13 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_781,  # usage that lasts, drawn beside what was booked; it runs without bookings
-    "cli": 8_429,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
-    "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_275,  # how long usage keeps names
-    "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
+    "bookings": 15_801,  # usage that lasts, drawn beside what was booked; it runs without bookings
+    "cli": 8_430,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
+    "cluster": 5_404,  # what GPUs are used for, in processes that show it
+    "configuration": 1_273,  # how long usage keeps names
+    "demo": 1_834,  # begins with a history of use: people with habits, a stuck counter
     "dialects": 4_792,  # bookings of MAIA as spreadsheets write them; how many GPUs of a node are active
-    "files beside the folders": 1_122,  # draws on a whole terminal, for the demo and carrel top; other encodings
+    "files beside the folders": 1_127,  # draws on a whole terminal; other encodings; ids as people type them
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_688,  # says why a watch is not open
