@@ -19,18 +19,18 @@ LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
     "bookings": 15_781,  # usage that lasts, drawn beside what was booked; it runs without bookings
     "cli": 8_429,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
-    "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_275,  # how long usage keeps names
+    "cluster": 5_404,  # what a driver keeps of a GPU is promised to nobody
+    "configuration": 1_300,  # how much memory of a GPU pods may share
     "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
-    "dialects": 4_792,  # bookings of MAIA as spreadsheets write them; how many GPUs of a node are active
-    "files beside the folders": 1_122,  # draws on a whole terminal, for the demo and carrel top; other encodings
+    "dialects": 4_809,  # agents report what pods may share of a GPU
+    "files beside the folders": 1_131,  # simulated GPUs whose drivers keep memory
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_688,  # says why a watch is not open
-    "ledger": 4_690,  # whether a GPU draws like an idle one, for live and kept activity
+    "ledger": 4_746,  # more than can be shared of a GPU is the GPU alone
     "lifecycle": 5_365,  # the leader writes a record again that somebody edited
     "manifests": 74,
-    "node": 3_533,  # samples what GPUs do; loses only what a GPU does not say
+    "node": 3_595,  # what a driver keeps of a GPU's memory, from NVML or a file
     "parsing": 504,  # simpler characters for terminals without UTF-8
     "resource_claims": 3_062,  # everything about ResourceClaims, from the components
     "scheduling": 2_039,  # ids have types of their own

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from carrel.configuration.schema import MemoryResource, ResourceClaims
+from carrel.configuration.gpu_memory import MemoryResource
+from carrel.configuration.schema import ResourceClaims
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import FieldValidation

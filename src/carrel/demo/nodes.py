@@ -17,7 +17,7 @@ from pathlib import Path
 from zlib import crc32
 
 from carrel.cluster.pod_progress import FINISHED
-from carrel.configuration.schema import MemoryResource
+from carrel.configuration.gpu_memory import MemoryResource
 from carrel.demo.kubelets import Kubelets
 from carrel.dialects import nvidia
 from carrel.dialects.kai_reservation import is_reservation

@@ -133,7 +133,7 @@ def _lacks(gpu: Gpu, request: Request) -> _Step:
         return _Step.UUID
     if topology.mode is TopologyMode.REQUIRED and gpu.bandwidth_gbps < topology.min_bandwidth_gbps:
         return _Step.LINKS
-    if isinstance(amount, Memory) and UNKNOWN_MEMORY != gpu.memory < amount.mib:
+    if isinstance(amount, Memory) and UNKNOWN_MEMORY != gpu.memory < amount.on(gpu.memory):
         return _Step.MEMORY
     return _Step.NOTHING
 

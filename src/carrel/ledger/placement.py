@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.ids import NO_BOOKING, NO_POD, BookingId, HolderId, NodeName, PodUid
-from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, total_of
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.node_room import able, fit_test
 from carrel.ledger.refusals import Refusal
@@ -391,7 +391,10 @@ def _obstacle(entry: GpuEntry, request: Request, pod: HolderId) -> str:
     if need > gpu.memory and gpu.memory == UNKNOWN_MEMORY:
         return f"has an unknown amount of memory, {need:,} MiB asked: its node does not report it; {LACKS_FIELDS}"
     if need > gpu.memory:
-        return f"has {gpu.memory:,} MiB in all, {need:,} MiB asked"
+        return f"has {total_of(gpu.memory):,} MiB in all, {need:,} MiB asked"
+    if entry.free < 0:
+        more = f"has {gpu.memory:,} MiB for pods, and {_held_by(entry)} hold {-entry.free:,} MiB more"
+        return f"{more}: they keep it, and it takes no new pods until they end"
     if entry.free < need:
         return f"has {max(entry.free, 0):,} MiB free, {need:,} MiB asked; held by {_held_by(entry)}"
     return ""

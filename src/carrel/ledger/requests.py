@@ -6,17 +6,22 @@ from enum import Enum
 from fractions import Fraction
 
 from carrel.ids import GpuUuid
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import Gpu, MiB, Node, total_of
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """An amount of a GPU in MiB, the same on every GPU asked for."""
+    """An amount of a GPU in MiB, the same on every GPU asked for.
+
+    More than pods may share of a GPU, and no more than it has, is the GPU alone: who knows its size asks for all of it.
+    """
 
     mib: MiB
 
     def on(self, gpu_memory: MiB) -> MiB:
-        return self.mib
+        if self.mib <= gpu_memory or self.mib > total_of(gpu_memory):
+            return self.mib
+        return MiB(int(gpu_memory))
 
     def __str__(self) -> str:
         return f"{self.mib:,} MiB"

@@ -46,6 +46,7 @@ from carrel.node.nvidia_socket import NvidiaPluginSocket
 from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
 from carrel.node.settings import AgentMode, AgentOptions
+from carrel.node.shared_memory import counts_all_memory, with_usable_memory
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -214,7 +215,7 @@ class Agent:
     # --- what --------------------------------------------------------------------------------------------------------
 
     async def run_once(self) -> None:
-        seen_at, state = self._now(), await self._context.machine.read_state()
+        seen_at, state = self._now(), self._as_shared(await self._context.machine.read_state())
         self._note("gpus", state.trouble)
         await self._ask_kubelet()
         found = DeviceInventory(state.gpus, self._options.memory_unit)
@@ -240,6 +241,12 @@ class Agent:
         await self._report(state, inventory, result, seen_at)
         self.metrics.update(state, gpus, len(result.mismatches), self._reporter.reported_at)
         self.metrics.set_memory_mode(self._gpu_mem.mode)
+
+    def _as_shared(self, state: MachineState) -> MachineState:
+        capacity, by_gpushare = self._options.capacity, self._only_reports
+        if counts_all_memory(capacity, self._node(), serves_gpushare=by_gpushare):
+            return state
+        return replace(state, gpus=with_usable_memory(state.gpus, state.details))
 
     def _snapshot(self, inventory: DeviceInventory) -> NodeSnapshot:
         is_told = self._pods.is_synced and self._nodes.is_synced

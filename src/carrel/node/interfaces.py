@@ -6,8 +6,10 @@ from typing import Protocol
 
 from carrel.ids import GpuUuid
 from carrel.ledger.gpu_usage import GpuSample
-from carrel.ledger.gpus import Gpu
+from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.refusals import Refusal
+
+NOTHING_KEPT = MiB(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class GpuDetails:
     """On the PCI bus."""
     driver_version: str = ""
     cuda_version: str = ""
+    kept: MiB = NOTHING_KEPT
+    """What the driver keeps of the GPU's memory for itself. None of it: the driver does not say."""
 
 
 @dataclass(frozen=True, slots=True)

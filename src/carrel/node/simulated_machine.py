@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from carrel.cluster_file import is_short_form, read_activities, read_gpus, text_in
+from carrel.cluster_file import is_short_form, read_activities, read_gpus, read_kept, text_in
 from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpu_usage import GpuSample
-from carrel.node.interfaces import MachineState
+from carrel.node.interfaces import GpuDetails, MachineState
 from carrel.node.simulated_activity import UNUSED, Activity, sample_of
 from carrel.parsing import Malformed
 
@@ -40,6 +40,8 @@ class SimulatedMachine:
         self._activities = {
             gpu.uuid: _activity(word, self._name) for gpu, word in zip(gpus, words, strict=True) if word
         }
+        kept = zip(gpus, read_kept(text, self._name), strict=True)
+        self._details = {gpu.uuid: GpuDetails(kept=mib) for gpu, mib in kept if mib}
         self._read, self._gpus = text, gpus
 
     async def read_state(self) -> MachineState:
@@ -52,7 +54,7 @@ class SimulatedMachine:
             if str(error) != self._trouble:
                 log.warning("simulation_not_read file=%s: %s", self._name, error)
             self._trouble = str(error)
-        return MachineState(self._gpus, self._trouble)
+        return MachineState(self._gpus, self._trouble, details=self._details)
 
     async def sample(self) -> Mapping[GpuUuid, GpuSample]:
         now, does = datetime.now(UTC), self._activities

@@ -42,6 +42,8 @@ class NvmlGpu:
     product_name: str
     compute_capability: tuple[int, int] | None
     memory_mib: int
+    kept_mib: int
+    """What the driver keeps of it for itself."""
     address: str
     """On the PCI bus; one end of its links."""
     links: tuple[str, ...]
@@ -64,6 +66,7 @@ def read_gpu(handle: Any, sysfs: Path) -> NvmlGpu:
         product_name=name,
         compute_capability=if_supported(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
         memory_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB,
+        kept_mib=_kept_mib(handle),
         address=address,
         links=links,
         bandwidth_gbps=bandwidth,
@@ -168,6 +171,12 @@ def _address(pci: Any) -> str:
     text = pci.busId if isinstance(pci.busId, str) else pci.busId.decode()
     domain, _, rest = text.lower().partition(":")
     return f"{int(domain or '0', 16):04x}:{rest}"
+
+
+def _kept_mib(handle: Any) -> int:
+    """Rounded up. 0: an older driver does not say it, or keeps nothing."""
+    memory = if_supported(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    return -(-memory.reserved // MIB) if memory is not None else 0
 
 
 def _numa_node(sysfs: Path, address: str) -> int | None:
@@ -302,7 +311,9 @@ class NvmlMachine:
         unknown = [f"GPU {index}: {why}" for index, why in silent.items() if index not in lost]
         processes = {gpu.uuid: gpu.processes for gpu in seen.values()}
         details = {
-            gpu.uuid: GpuDetails(gpu.product_name, gpu.compute_capability, gpu.address, driver.version, driver.cuda)
+            gpu.uuid: GpuDetails(
+                gpu.product_name, gpu.compute_capability, gpu.address, driver.version, driver.cuda, MiB(gpu.kept_mib)
+            )
             for gpu in seen.values()
         }
         gpus_now = tuple(self._known[index] for index in sorted(self._known))

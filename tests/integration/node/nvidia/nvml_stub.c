@@ -5,6 +5,7 @@
  *     driver gone                                                  there is a library, and no driver
  *     gpu <uuid> <bus id> <MiB> <processes> <name with spaces>    in the order of their indices
  *     lost <gpu>                                                  it does not answer any more
+ *     keeps <gpu> <MiB>                                            so much of its memory is the driver's
  *     remap <gpu>                                                 memory rows wait for a reset
  *     mig <gpu>                                                   it is cut into slices
  *     secret <gpu>                                                its processes are told to nobody
@@ -29,13 +30,14 @@ enum { GPUS = 16, LINKS = 18, XIDS = 64, XID_EVENTS = 8, SPEED_COMMON = 90 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } Event;
 typedef struct { unsigned id, scope; long long at, latency; int type, result; union { unsigned ui; double d; } value; } Field;
 
 typedef struct {
     char uuid[96], bus_id[32], name[96], ends[LINKS][32];
-    unsigned long long mib;
+    unsigned long long mib, kept;
     unsigned processes, links;
     int lost, remap, mig, secret, hangs, stuck, is_used, percent, watts_m, celsius;
     unsigned long long used;
@@ -60,6 +62,7 @@ static void look(void) {
         if (sscanf(line, "gpu %95s %31s %llu %u %95[^\n]", gpu.uuid, gpu.bus_id, &gpu.mib, &gpu.processes, gpu.name) == 5)
             now.gpus[now.count++] = gpu;
         if (sscanf(line, "lost %d", &index) == 1) now.gpus[index].lost = 1;
+        if (sscanf(line, "keeps %d %llu", &index, &gpu.kept) == 2) now.gpus[index].kept = gpu.kept;
         if (sscanf(line, "remap %d", &index) == 1) now.gpus[index].remap = 1;
         if (sscanf(line, "mig %d", &index) == 1) now.gpus[index].mig = 1;
         if (sscanf(line, "hangs %d", &index) == 1) now.gpus[index].hangs = 1;
@@ -158,6 +161,13 @@ int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout_ms) {
 }
 
 #ifndef OLD_DRIVER
+int nvmlDeviceGetMemoryInfo_v2(void *handle, Memory2 *memory) {
+    GPU
+    if (memory->version != 0x02000028) return INVALID_ARGUMENT;
+    memory->total = gpu->mib << 20;
+    memory->reserved = gpu->kept << 20;
+    return OK;
+}
 int nvmlSystemGetDriverVersion(char *version, unsigned size) { snprintf(version, size, "550.54.15"); return OK; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12040; return OK; }
 int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) { GPU *major = 8; *minor = 0; return OK; }
