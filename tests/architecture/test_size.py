@@ -16,21 +16,21 @@ from pathlib import Path
 from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
-    "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_781,  # usage that lasts, drawn beside what was booked; it runs without bookings
-    "cli": 8_429,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
-    "cluster": 5_404,  # what a driver keeps of a GPU is promised to nobody
-    "configuration": 1_300,  # how much memory of a GPU pods may share
+    "admission": 2_269,  # a part of a GPU is a limit
+    "bookings": 15_789,  # usage that lasts, drawn beside what was booked; it runs without bookings
+    "cli": 8_430,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
+    "cluster": 5_418,  # the record says whether limits of memory are required
+    "configuration": 1_310,  # how much of a GPU pods share, and whether that is a limit
     "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
-    "dialects": 4_809,  # agents report what pods may share of a GPU
-    "files beside the folders": 1_131,  # simulated GPUs whose drivers keep memory
+    "dialects": 4_925,  # limits of memory; agents report what pods may share of a GPU
+    "files beside the folders": 1_138,  # simulated drivers keep memory
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_688,  # says why a watch is not open
-    "ledger": 4_746,  # more than can be shared of a GPU is the GPU alone
-    "lifecycle": 5_365,  # the leader writes a record again that somebody edited
+    "ledger": 4_771,  # more than can be shared of a GPU is the GPU alone; limits need nodes that can
+    "lifecycle": 5_404,  # when limits of memory begin
     "manifests": 74,
-    "node": 3_595,  # what a driver keeps of a GPU's memory, from NVML or a file
+    "node": 3_642,  # what a driver keeps and limits of a GPU's memory
     "parsing": 504,  # simpler characters for terminals without UTF-8
     "resource_claims": 3_062,  # everything about ResourceClaims, from the components
     "scheduling": 2_039,  # ids have types of their own

@@ -19,6 +19,12 @@ class Capacity(Enum):
     TOTAL = "total"
 
 
+class Limits(Enum):
+    AUTO = "auto"
+    REQUIRED = "required"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
     """The memory of GPUs."""
@@ -42,3 +48,12 @@ class GpuMemory:
     )
     """The driver keeps some hundred MiB for itself. Counted as room, two halves of a GPU need not fit beside each
     other. gpushare counts them, and its users know the number of all MiB by heart."""
+    limits: Limits = entry(
+        Limits.AUTO,
+        "Whether the driver limits the memory of pods that share a GPU: never (off); always, so that parts of GPUs are"
+        " given only on nodes that can limit them (required); or always from the moment on when every node with GPUs"
+        " can (auto).",
+    )
+    """A pod that takes more than its part makes its neighbours fail. From driver 615 on NVIDIA limits the memory of
+    containers; an older one starts no container with a limit. Once auto has begun to limit it does not stop by itself:
+    one old node that joins gets no parts, and nobody else loses the limits."""

@@ -14,6 +14,9 @@ UNKNOWN_MEMORY = MiB(1)
 """Of a GPU whose size nobody reports: it can be had whole, and no share of it fits."""
 
 
+LIMITS_NOT_SAID = "its agent does not say that it can"
+
+
 class _Shareable(int):
     """Memory that pods may share of a GPU whose driver keeps some for itself. A plain number wherever it is counted.
 
@@ -115,6 +118,9 @@ class Node:
     closed: str = ""
     """Why pods in general cannot come here ("cordoned (kubectl uncordon n1)"): only a pod that tolerates it may have a
     GPU here, and who sends pods to nodes sees to that. Empty: they can."""
+    why_no_limits: str = LIMITS_NOT_SAID
+    """Why the memory of a container cannot be limited here: pods that were admitted with a limit cannot start. Empty:
+    it can."""
     kubelet_chooses: bool = False
     """NVIDIA's own plugin hands the GPUs over, and nobody can say which: see `slots`."""
 

@@ -179,6 +179,9 @@ def _in_words(request: Request, nodes: Iterable[Node], *, is_limited: bool) -> N
 def _why_none(request: Request, nodes: Sequence[Node], where: str) -> tuple[str, str] | None:
     """What is the case if no GPU would do, and what helps; None if one would."""
     lacks = {gpu: _lacks(gpu, request) for node in _kinds(nodes, request) for gpu in node.gpus}
+    if not lacks and request.is_limited:
+        fact = f"No node{where} with GPUs can limit the memory of a part of one (memory.limits)"
+        return fact, "ask for a whole GPU, or see docs/memory-limits.md"
     if not lacks:
         return f"No node{where} has a GPU", "correct the labels in the claim"
     step = max(lacks.values())

@@ -113,16 +113,14 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     is_plain = is_any_model and not slowest and not request.needs_one_island
     if is_plain and amount == WHOLE:
         return lambda room: room.whole >= gpus
-    needs = _Needs(request)
     if is_plain and isinstance(amount, Memory):
         mib = amount.mib
-
-        def fits_memory(room: NodeRoom) -> bool:
-            if mib > room.smallest:
-                return _most_gpus(room, request, needs, slowest) >= gpus
-            return len(room.pieces) >= gpus and room.pieces[last] >= mib
-
-        return fits_memory
+        return lambda room: (
+            len(room.pieces) >= gpus and room.pieces[last] >= mib
+            if mib <= room.smallest
+            else _most_gpus(room, request, _Needs(request), slowest) >= gpus
+        )
+    needs = _Needs(request)
     if request.needs_one_island:
         whole = amount == WHOLE
 

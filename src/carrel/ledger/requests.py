@@ -192,6 +192,8 @@ class Request:
     topology: Topology = Topology()
     node_labels: frozenset[tuple[str, str]] = frozenset()
     gang: Gang | None = None
+    is_limited: bool = False
+    """Its containers have limits of GPU memory, so that they start only where these can be set."""
     containers: tuple[ContainerNeed, ...] = field(default=(), compare=False)
     """Who in the pod uses it. Does not matter to placement, so it does not make two requests different."""
     by_kubelet: bool = field(default=False, compare=False)
@@ -220,8 +222,12 @@ class Request:
         return is_it and (self.selector is ANY_GPU or self.selector.allows_model(model))
 
     def selects(self, node: Node | None) -> bool:
-        """Whether the node has the labels that are asked for."""
-        return node is not None and self.node_labels <= node.labels.items()
+        """Whether the node has the labels that are asked for, and limits memory if that is needed."""
+        return (
+            node is not None
+            and self.node_labels <= node.labels.items()
+            and not (self.is_limited and node.why_no_limits)
+        )
 
     @property
     def needs_one_island(self) -> bool:

@@ -10,6 +10,7 @@ Reading order:
     simulated_machine                    the same from a file
     simulated_activity                   what programs do on simulated GPUs
     shared_memory                        how much memory of a GPU pods may share
+    memory_limits                        whether the driver can limit the memory of containers
     device_names kubelet/                the names of devices; the device plugin, and what else is asked of the kubelet
     lease_check                          whether Leases confirm what a pod's annotation says
     allocation                           which container gets which devices

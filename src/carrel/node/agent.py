@@ -32,6 +32,7 @@ from carrel.node.device_names import SOCKETS, DeviceInventory
 from carrel.node.gpu_usage_counter import INTERVAL_S as SAMPLE_S
 from carrel.node.gpu_usage_counter import GpuUsageCounter
 from carrel.node.interfaces import (
+    NO_DETAILS,
     AllocatedDevices,
     KubeletUnreachable,
     Machine,
@@ -40,6 +41,7 @@ from carrel.node.interfaces import (
 )
 from carrel.node.kubelet import DevicePlugin, KubeletCheckpoint
 from carrel.node.lease_check import LeaseCheck
+from carrel.node.memory_limits import why_no_limits
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.node.metrics import AgentMetrics
 from carrel.node.nvidia_socket import NvidiaPluginSocket
@@ -279,6 +281,10 @@ class Agent:
         except KubeletUnreachable as unreachable:
             self._note("checkpoint", str(unreachable))
 
+    def _why_no_limits(self, state: MachineState) -> str:
+        cgroups, gpus = self._context.cgroups, [state.details.get(gpu.uuid, NO_DETAILS) for gpu in state.gpus]
+        return why_no_limits(gpus, cgroups_v2=cgroups.are_version_2() if cgroups is not None else None)
+
     async def _orphans(self) -> tuple[PodUid, ...] | None:
         """Pods that run here, although the cluster has them no more. None: that cannot be seen."""
         cgroups = self._context.cgroups
@@ -298,7 +304,8 @@ class Agent:
     async def _report(
         self, state: MachineState, inventory: DeviceInventory, result: ComparisonResult, seen_at: datetime
     ) -> None:
-        node = Node(self._options.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
+        limits, chooses = self._why_no_limits(state), self._is_coexisting
+        node = Node(self._options.node_name, inventory.gpus, why_no_limits=limits, kubelet_chooses=chooses)
         snapshot, mode = self._snapshot(inventory), self._gpu_mem.mode
         socket = "" if self._is_coexisting or self._only_reports else self._nvidia_plugin.trouble()
         remarks = Remarks(

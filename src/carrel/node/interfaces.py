@@ -27,6 +27,9 @@ class GpuDetails:
     """What the driver keeps of the GPU's memory for itself. None of it: the driver does not say."""
 
 
+NO_DETAILS = GpuDetails()
+
+
 @dataclass(frozen=True, slots=True)
 class MachineState:
     """The GPUs of a machine at one moment."""

@@ -29,6 +29,12 @@ class PodCgroups:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    def are_version_2(self) -> bool | None:
+        """None: they cannot be seen."""
+        if not _names(self._root):
+            return None
+        return (self._root / "cgroup.controllers").exists()
+
     def running(self) -> frozenset[PodUid] | None:
         """The uids of the pods that have processes. None: the kubelet's control groups cannot be seen."""
         for hierarchy in _HIERARCHIES:

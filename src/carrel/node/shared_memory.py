@@ -4,14 +4,14 @@ The agent decides it for its node, and reports it with the GPU, so that everybod
 kube-scheduler and the kubelet stays the whole memory: a pod that asks for all of a GPU must pass both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from carrel.configuration.gpu_memory import Capacity
 from carrel.dialects import gpushare
 from carrel.ids import GpuUuid
 from carrel.kubernetes.objects.kinds import NodeObject
-from carrel.ledger.gpus import Gpu, MiB, shareable
+from carrel.ledger.gpus import Gpu, shareable
 from carrel.node.interfaces import NOTHING_KEPT, GpuDetails
 
 
@@ -22,12 +22,10 @@ def counts_all_memory(capacity: Capacity, node: NodeObject | None, *, serves_gpu
     return capacity is Capacity.TOTAL or (capacity is Capacity.AUTO and is_gpushare)
 
 
-def with_usable_memory(gpus: tuple[Gpu, ...], details: Mapping[GpuUuid, GpuDetails]) -> tuple[Gpu, ...]:
+def with_usable_memory(gpus: Iterable[Gpu], details: Mapping[GpuUuid, GpuDetails]) -> tuple[Gpu, ...]:
     """Return the GPUs with what their drivers leave to pods. A driver that claims to keep all is not believed."""
-
-    def usable(gpu: Gpu) -> MiB:
-        there = details.get(gpu.uuid)
-        kept = there.kept if there is not None else NOTHING_KEPT
-        return shareable(gpu.memory - kept, gpu.memory) if 0 < kept < gpu.memory else gpu.memory
-
-    return tuple(replace(gpu, memory=usable(gpu)) for gpu in gpus)
+    kept = ((gpu, details[gpu.uuid].kept if gpu.uuid in details else NOTHING_KEPT) for gpu in gpus)
+    return tuple(
+        replace(gpu, memory=shareable(gpu.memory - mib, gpu.memory)) if 0 < mib < gpu.memory else gpu
+        for gpu, mib in kept
+    )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from carrel.cluster_file import is_short_form, read_activities, read_gpus, read_kept, text_in
+from carrel.cluster_file import is_short_form, read_activities, read_drivers, read_gpus, text_in
 from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpu_usage import GpuSample
 from carrel.node.interfaces import GpuDetails, MachineState
@@ -40,8 +40,8 @@ class SimulatedMachine:
         self._activities = {
             gpu.uuid: _activity(word, self._name) for gpu, word in zip(gpus, words, strict=True) if word
         }
-        kept = zip(gpus, read_kept(text, self._name), strict=True)
-        self._details = {gpu.uuid: GpuDetails(kept=mib) for gpu, mib in kept if mib}
+        drivers = zip(gpus, read_drivers(text, self._name), strict=True)
+        self._details = {gpu.uuid: GpuDetails(driver_version=release, kept=mib) for gpu, (mib, release) in drivers}
         self._read, self._gpus = text, gpus
 
     async def read_state(self) -> MachineState:

@@ -97,6 +97,20 @@ async def test_it_reports_what_pods_may_share_and_advertises_all_memory() -> Non
             assert [entry.free for entry in extender.ledger.entries(N1)] == [0]
 
 
+async def test_it_reports_whether_its_driver_can_limit_memory(tmp_path: Path) -> None:
+    (tmp_path / "kubepods.slice").mkdir()
+    (tmp_path / "cgroup.controllers").touch()
+    new, old = {**GPU, "driver": "615.20"}, {**GPU, "driver": "570.86"}
+    async with a_lab([]) as lab, an_agent(lab, gpus=[new], cgroups=tmp_path) as running:
+
+        async def said() -> object:
+            return (await running.status()).get("memoryLimits")
+
+        await becomes(said, "possible")
+        running.simulate([new, old])
+        await becomes(said, "its driver 570.86 is older than 615")
+
+
 async def test_where_gpushare_takes_part_all_memory_counts() -> None:
     async with a_lab([]) as lab:
         labelled = {"name": "n1", "labels": {"gpushare": "true"}}

@@ -16,6 +16,7 @@ NEVER_OPTIONS = {
     "bookings.usageNamesKept",
     "dialects.maiaBookingGpus",
     "memory.capacity",
+    "memory.limits",
     "tiers.podsOfNobody",
 }
 GONE = {"--service", "--context", "--cdi-folder"}

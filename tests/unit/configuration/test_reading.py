@@ -300,4 +300,4 @@ def test_what_is_written_has_only_what_differs() -> None:
 
 def test_every_field_has_a_path_of_its_own() -> None:
     paths = [leaf.path for leaf in every_field(Configuration())]
-    assert len(paths) == len(set(paths)) == 60
+    assert len(paths) == len(set(paths)) == 61

@@ -1,5 +1,6 @@
 """GPUs whose drivers keep some of their memory: what pods may share of them, and who gets one alone."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -8,10 +9,10 @@ from carrel.ids import GpuUuid
 from carrel.ledger.gpus import Gpu, MiB, Node, shareable, total_of
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.never import Impossibility
-from carrel.ledger.placement import Placement, place
+from carrel.ledger.placement import Placement, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Amount, Memory, Portion, Request
-from tests.kit.gpus import N1, a_gpu, held, holder, memory
+from tests.kit.gpus import N1, N2, a_gpu, held, holder, memory
 
 T4 = shareable(15_826, 16_276)
 """A T4 whose driver keeps 450 MiB."""
@@ -82,3 +83,23 @@ def test_gpus_that_differ_only_in_what_the_driver_keeps_are_not_alike() -> None:
     assert one == 15_000 and one != other and {one: 1}.get(other) is None
     assert total_of(shareable(100, 100)) == 100
     assert Gpu(GpuUuid("g"), N1, 0, "", one) != Gpu(GpuUuid("g"), N1, 0, "", other)
+
+
+def test_a_limited_part_goes_only_where_memory_can_be_limited() -> None:
+    old = Node(N2, (a_gpu("n2", 0),), why_no_limits="its driver 570.86 is older than 615")
+    ledger = Ledger([Node(N1, (a_t4(),), why_no_limits=""), old])
+    part = memory(100)
+    limited = replace(part, is_limited=True)
+
+    assert candidates(ledger, part, (N1, N2)).fitting == [N1, N2]
+    assert candidates(ledger, limited, (N1, N2)).fitting == [N1]
+    why = "takes no parts of GPUs, because it cannot limit their memory: its driver 570.86 is older than 615"
+    assert place(ledger, limited, N2) == Refusal(f"n2 {why}")
+
+
+def test_a_limited_part_that_no_node_can_limit_never_starts() -> None:
+    ledger = Ledger([Node(N1, (a_t4(),), why_no_limits="its driver is old")])
+    never = Impossibility(ledger).why(replace(memory(100), is_limited=True), (N1,), (N1,))
+
+    assert never is not None and "No node with GPUs can limit the memory of a part of one" in never.reason
+    assert Impossibility(ledger).why(memory(100), (N1,), (N1,)) is None

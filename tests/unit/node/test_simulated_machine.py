@@ -49,7 +49,7 @@ async def test_a_file_may_say_what_the_driver_of_a_gpu_keeps(file: Path) -> None
     state = await SimulatedMachine(file, N1).read_state()
 
     assert [gpu.memory for gpu in state.gpus] == [49140, 49140]
-    assert {uuid: details.kept for uuid, details in state.details.items()} == {state.gpus[0].uuid: 450}
+    assert [state.details[gpu.uuid].kept for gpu in state.gpus] == [450, 0]
 
 
 async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_they_were(file: Path) -> None:
