@@ -10,33 +10,22 @@ import pytest
 from carrel.admission.options import AdmissionOptions
 from carrel.cluster.configuration_record import GIVEN
 from carrel.configuration.gpu_memory import Limits
-from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.dialects.options import WhenFull
-from carrel.kubernetes.cluster import BindTarget, MergePatch
+from carrel.kubernetes.cluster import BindTarget
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.refusals import Refusal
 from tests.kit.configuration import configure
 from tests.kit.configuring import configuring_on, recorded
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
-from tests.kit.lab import Lab, Replica, a_lab
+from tests.kit.lab import Lab, a_lab
+from tests.kit.limited_pods import CLAIM, ON, PARTS, can_limit, named, says
 from tests.kit.reviews import Json, ReviewedCluster, a_pod, review
 
-ON = AdmissionOptions(limits_memory=True)
 MEM = {"aliyun.com/gpu-mem": "8138"}
 LIMIT, REQUEST = "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST"
 LIMITED = {LIMIT: "<limits.carrel.dev/main>", REQUEST: "0"}
-CLAIM = {"metadata": {"name": "c", "namespace": "lab"}, "spec": {"devices": {"count": 1, "exclusivity": "Shared"}}}
-PARTS = {
-    "gpushare": (a_pod(MEM), "8138"),
-    "KAI's fraction": (a_pod(annotations={"gpu-fraction": "0.5"}), "8138"),
-    "KAI's memory": (a_pod(annotations={"gpu-memory": "4000"}), "4000"),
-    "HAMi's memory": (a_pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}), "3000"),
-    "HAMi's percentage": (a_pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "25"}), "4069"),
-    "a shared GpuClaim": (a_pod(annotations={"gpu.scheduling/claim": "c"}), "4069"),
-    "Carrel's own": (a_pod(annotations={"carrel.dev/gpu-memory-mib": "2000"}), "2000"),
-}
-"""A part in each dialect, and what the container may have of a GPU of 16,276 MiB."""
 
 
 def limits(pod: Json) -> dict[str, str]:
@@ -54,9 +43,9 @@ async def test_a_part_in_each_dialect_gets_a_limit_that_suits_the_gpu(pod: Json,
     assert again.object == reviewed.object, "a second review changes nothing"
 
     async with a_lab([a_node("n1", memory=16_276)]) as lab, lab.replica() as extender:
-        await _can_limit(lab, extender)
+        await can_limit(lab, extender)
         await lab.client.create(GPU_CLAIMS, CLAIM, "lab")
-        there = await lab.client.create(PODS, _named(reviewed.object), "lab")
+        there = await lab.client.create(PODS, named(reviewed.object), "lab")
         await extender.sees(there)
         assert await extender.bind(there, "n1") is None
         assert limits(await lab.client.get(PODS, "a", "lab")) == {"limits.carrel.dev/main": mib}
@@ -89,9 +78,10 @@ async def test_others_get_no_limit_and_what_their_author_wrote_is_removed(pod: J
     ],
 )
 async def test_what_a_user_writes_never_counts(written: list[Json]) -> None:
-    for limits_, expected in ((MEM, LIMITED), ({"nvidia.com/gpu": "1"}, {})):
-        container = {"name": "main", "resources": {"limits": limits_}, "env": written}
-        reviewed = await ReviewedCluster(options=ON).create(a_pod(containers=[container]))
+    off, whole = AdmissionOptions(), {"nvidia.com/gpu": "1"}
+    for options, asked, expected in ((ON, MEM, LIMITED), (ON, whole, {}), (off, MEM, {})):
+        container = {"name": "main", "resources": {"limits": asked}, "env": written}
+        reviewed = await ReviewedCluster(options=options).create(a_pod(containers=[container]))
 
         names = [each["name"] for each in reviewed.container()["env"]]
         assert {name: reviewed.env()[name] for name in expected} == expected
@@ -146,9 +136,9 @@ async def test_a_limited_pod_goes_only_where_memory_can_be_limited_and_others_go
         assert "it cannot limit their memory: its agent does not say that it can" in refused.reason
         assert await extender.bind(plain, "n1") is None, "what was admitted without a limit needs none"
 
-        await _can_limit(lab, extender)
+        await can_limit(lab, extender)
         assert await extender.bind(limited, "n1") is None
-        await _says(lab, "its driver 570.86 is older than 615")
+        await says(lab, "its driver 570.86 is older than 615")
         await eventually(lambda: all(extender.ledger.node(name).why_no_limits for name in extender.ledger.nodes))  # type: ignore[union-attr] # it is there
         assert len(extender.ledger.holders()) == 2, "running pods go on"
 
@@ -156,7 +146,7 @@ async def test_a_limited_pod_goes_only_where_memory_can_be_limited_and_others_go
 async def test_a_limited_pod_that_somebody_else_binds_has_a_limit_that_lets_it_start() -> None:
     reviewed = await ReviewedCluster(options=ON).create(a_pod(annotations={"gpu-fraction": "0.5"}))
     async with a_lab([a_node("n1")]) as lab:
-        there = await lab.client.create(PODS, _named(reviewed.object), "lab")
+        there = await lab.client.create(PODS, named(reviewed.object), "lab")
         await lab.client.bind(BindTarget("lab", "a", there["metadata"]["uid"], "n1", {}))
 
         assert limits(await lab.client.get(PODS, "a", "lab")) == {"limits.carrel.dev/main": "8138"}
@@ -176,7 +166,7 @@ async def test_auto_becomes_required_when_all_nodes_can_and_stays_so_until_an_ad
         await configuring.round()
         assert await _limits(lab) is Limits.AUTO
 
-        await _can_limit(lab, replica)
+        await can_limit(lab, replica)
         await configuring.round()
         assert await _limits(lab) is Limits.AUTO, "another agent may not have reported yet"
         lab.clock.now += timedelta(minutes=2)
@@ -185,7 +175,7 @@ async def test_auto_becomes_required_when_all_nodes_can_and_stays_so_until_an_ad
         last = (await recorded(lab)).history[-1]
         assert (last.by, last.changes) == ("Carrel", ["memory.limits: auto → required"])
 
-        await _says(lab, "its driver 570.86 is older than 615")
+        await says(lab, "its driver 570.86 is older than 615")
         await eventually(lambda: all(replica.ledger.node(name).why_no_limits for name in replica.ledger.nodes))  # type: ignore[union-attr] # it is there
         await configuring_on(replica).round()
         assert await _limits(lab) is Limits.REQUIRED, "also for the next leader"
@@ -205,25 +195,9 @@ async def test_auto_becomes_required_when_all_nodes_can_and_stays_so_until_an_ad
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _named(pod: Json) -> Json:
-    pod["spec"].pop("priorityClassName", None)
-    return {**pod, "apiVersion": "v1", "kind": "Pod", "metadata": {**pod["metadata"], "name": "a", "namespace": "lab"}}
-
-
 def _debugged(pod: Json, target: Mapping[str, Any]) -> Json:
     debugged = {**pod["spec"], "ephemeralContainers": [{"name": "debug", "image": "x", **target}]}
     new = {**pod, "spec": debugged}
     body = review(new, "alice@lab.example")
     body["request"] |= {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": pod}
     return body
-
-
-async def _says(lab: Lab, words: str, node: str = "n1") -> None:
-    await lab.client.patch(
-        GPU_NODE_STATUSES, node, MergePatch({"status": {"memoryLimits": words}}), subresource="status"
-    )
-
-
-async def _can_limit(lab: Lab, replica: Replica) -> None:
-    await _says(lab, "possible")
-    await eventually(lambda: not any(replica.ledger.node(name).why_no_limits for name in replica.ledger.nodes))  # type: ignore[union-attr] # it is there
