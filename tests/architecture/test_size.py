@@ -21,8 +21,8 @@ LINES = {
     "cli": 8_430,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
     "cluster": 5_418,  # the record says whether limits of memory are required
     "configuration": 1_310,  # how much of a GPU pods share, and whether that is a limit
-    "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
-    "dialects": 4_925,  # limits of memory; agents report what pods may share of a GPU
+    "demo": 1_837,  # begins with a history of use: people with habits, a stuck counter
+    "dialects": 4_936,  # limits of memory; agents report what pods may share of a GPU
     "files beside the folders": 1_138,  # simulated drivers keep memory
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
@@ -30,7 +30,7 @@ LINES = {
     "ledger": 4_771,  # more than can be shared of a GPU is the GPU alone; limits need nodes that can
     "lifecycle": 5_404,  # when limits of memory begin
     "manifests": 74,
-    "node": 3_642,  # what a driver keeps and limits of a GPU's memory
+    "node": 3_803,  # what a driver keeps and limits of a GPU's memory
     "parsing": 504,  # simpler characters for terminals without UTF-8
     "resource_claims": 3_062,  # everything about ResourceClaims, from the components
     "scheduling": 2_039,  # ids have types of their own

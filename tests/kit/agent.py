@@ -62,6 +62,7 @@ async def an_agent(
     fields: FieldValidation = FieldValidation.STRICT,
     claims: ResourceClaims | None = None,
     cgroups: Path | None = None,
+    machine: type[SimulatedMachine] = SimulatedMachine,
     **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
     """Of the node n1, by default with a plugin for memory. When the block begins the plugin is registered; where memory
@@ -74,7 +75,7 @@ async def an_agent(
         pod_resources, checkpoint = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
         driver = claim_driver_of(claims or ResourceClaims())
         groups = PodCgroups(cgroups) if cgroups is not None else None
-        context = AgentContext(SimulatedMachine(file, N1), pod_resources, checkpoint, groups, driver)
+        context = AgentContext(machine(file, N1), pod_resources, checkpoint, groups, driver)
         agent = Agent(Client(transport or lab.api, fields), given, context, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:

@@ -21,9 +21,10 @@ from carrel.dialects import nvidia
 from carrel.dialects.carrel import LIMITS_PREFIX
 from carrel.dialects.interface import Json
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import SIDECAR, variable_from
+from carrel.kubernetes.objects.pods import SIDECAR, annotation_field, subject, variable_from
 from carrel.ledger.gpus import MiB, total_of
 from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, Memory, Portion, Request
+from carrel.parsing.fields import whole_number
 
 EVERYTHING = Memory(MiB(2**40))
 """More than any GPU has: a container that may have all of its GPUs."""
@@ -38,6 +39,16 @@ def limit_key(container: str) -> str:
 def limited(pod: Pod, request: Request) -> Request:
     """Return the request with what each container may have of it."""
     return replace(request, is_limited=True, containers=request.containers or _equal_needs(pod, request))
+
+
+def limits_of(pod: Pod) -> dict[str, MiB]:
+    """What each container of a limited pod may have. Raises `Malformed`."""
+    where, notes = subject(pod.metadata), pod.metadata.annotations
+    return {
+        key.removeprefix(LIMITS_PREFIX): MiB(whole_number(notes[key], where, annotation_field(key), at_least=1))
+        for key in notes
+        if key.startswith(LIMITS_PREFIX)
+    }
 
 
 def variables(container: str) -> list[Json]:

@@ -16,6 +16,7 @@ Reading order:
     allocation                           which container gets which devices
     pod_cgroups                          which pods have processes on the machine
     comparison                           what the kubelet allocated, compared with what the Leases say
+    limit_check                          whether it does
     memory_mode_decision                 how memory is advertised to the kubelet
     advertised_memory                    what follows from that on the Node and in the agent's report
     claim_driver                         what an agent does for ResourceClaims: nothing, unless it is their driver

@@ -23,11 +23,11 @@ from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Informers, WatchTiming
-from carrel.ledger.gpus import Node
+from carrel.ledger.gpus import Gpu, Node
 from carrel.node.advertised_memory import AdvertisedMemory, NodeSnapshot
 from carrel.node.allocation import DeviceAllocation
 from carrel.node.claim_driver import ClaimDriver
-from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult
+from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult, Mismatch
 from carrel.node.device_names import SOCKETS, DeviceInventory
 from carrel.node.gpu_usage_counter import INTERVAL_S as SAMPLE_S
 from carrel.node.gpu_usage_counter import GpuUsageCounter
@@ -41,6 +41,7 @@ from carrel.node.interfaces import (
 )
 from carrel.node.kubelet import DevicePlugin, KubeletCheckpoint
 from carrel.node.lease_check import LeaseCheck
+from carrel.node.limit_check import LimitCheck
 from carrel.node.memory_limits import why_no_limits
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.node.metrics import AgentMetrics
@@ -54,6 +55,8 @@ from carrel.parsing import Malformed
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 10.0
+SHOWN = 3
+"""Containers without their limit that are named in the report."""
 FIRST_SYNC_S = 10.0
 """How long the first run waits for the pods of this node. After that the kubelet is served without knowing them."""
 DEBOUNCE_S = 0.3
@@ -111,6 +114,8 @@ class Agent:
 
         lease_check = LeaseCheck(cluster, options.node_name, options.carrel_namespace, has_slots=self._is_coexisting)
         self._comparison = Comparison(cluster, lease_check, now, self._isolation)
+        self._limit_check = LimitCheck(cluster, context.cgroups, context.machine, self._isolation)
+        self._not_limited: tuple[Mismatch, ...] = ()
         self._reporter = Reporter(cluster, now)
         self._usage = GpuUsageCounter(cluster, context.machine, options.node_name, now)
         self._reporting = asyncio.Lock()
@@ -230,6 +235,7 @@ class Agent:
             by_others=self._only_reports,
         )
         result = await self._comparison.compare(tuple(self._pods.store), rows, found, how)
+        await self._try("limits", self._check_limits(gpus=state.gpus))
         excluded, by_admin = result.excluded(), self._excluded_by_admin()
         gpus = tuple(
             replace(gpu, unusable=gpu.unusable or by_admin.get(gpu.index, "") or excluded.get(gpu.uuid, ""))
@@ -243,6 +249,7 @@ class Agent:
         await self._report(state, inventory, result, seen_at)
         self.metrics.update(state, gpus, len(result.mismatches), self._reporter.reported_at)
         self.metrics.set_memory_mode(self._gpu_mem.mode)
+        self.metrics.set_not_limited(len(self._not_limited))
 
     def _as_shared(self, state: MachineState) -> MachineState:
         capacity, by_gpushare = self._options.capacity, self._only_reports
@@ -280,6 +287,9 @@ class Agent:
             self._note("checkpoint", "")
         except KubeletUnreachable as unreachable:
             self._note("checkpoint", str(unreachable))
+
+    async def _check_limits(self, gpus: Sequence[Gpu]) -> None:
+        self._not_limited = await self._limit_check.look(tuple(self._pods.store), gpus)
 
     def _why_no_limits(self, state: MachineState) -> str:
         cgroups, gpus = self._context.cgroups, [state.details.get(gpu.uuid, NO_DETAILS) for gpu in state.gpus]
@@ -321,6 +331,7 @@ class Agent:
                         self._reporter.restored,
                         socket,
                         self._troubles.get("claims"),
+                        *(each.words for each in self._not_limited[:SHOWN]),
                     ),
                 )
             ),
@@ -339,7 +350,8 @@ class Agent:
         await self._try("dropped", self._reporter.tell_unknown(self._node()))
         self._note("definition", self._reporter.unknown)
         self._note("socket", socket)
-        await self._try("mismatch", self._comparison.write_events(result.mismatches))
+        await self._try("mismatch", self._comparison.write_events([*result.mismatches, *self._not_limited]))
+        self._note("limited", "; ".join(each.words for each in self._not_limited))
         self._note("promise", "; ".join(each.words for each in result.mismatches))
         self._note("comparison", result.unsure)
         self._note("memory", self._gpu_mem.message(snapshot))

@@ -43,6 +43,15 @@ class MachineState:
     """By the UUID of a GPU."""
 
 
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """A container on one of its GPUs."""
+
+    gpu: GpuUuid
+    path: str
+    """The full path of its folder below the root of the control groups."""
+
+
 class Machine(Protocol):
     """The GPUs of this machine: from NVIDIA's library, or simulated from a file."""
 
@@ -50,6 +59,11 @@ class Machine(Protocol):
 
     async def sample(self) -> Mapping[GpuUuid, GpuSample]:
         """What its GPUs do now. One that does not answer is missing, and holds up no other."""
+        ...
+
+    async def memory_limits(self, groups: Sequence[ControlGroup]) -> Mapping[ControlGroup, MiB | None]:
+        """How much of a GPU the driver lets a control group have; None: as much as it likes. Those of which it does not
+        say it are missing."""
         ...
 
     async def wait_changed(self) -> None:

@@ -5,14 +5,15 @@ A file that cannot be read is logged with the line of the error; until it is cor
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from carrel.cluster_file import is_short_form, read_activities, read_drivers, read_gpus, text_in
 from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpu_usage import GpuSample
-from carrel.node.interfaces import GpuDetails, MachineState
+from carrel.ledger.gpus import MiB
+from carrel.node.interfaces import ControlGroup, GpuDetails, MachineState
 from carrel.node.simulated_activity import UNUSED, Activity, sample_of
 from carrel.parsing import Malformed
 
@@ -62,6 +63,9 @@ class SimulatedMachine:
             gpu.uuid: sample_of(does[gpu.uuid], gpu.uuid, gpu.memory, now) if gpu.uuid in does else UNUSED
             for gpu in self._gpus
         }
+
+    async def memory_limits(self, groups: Sequence[ControlGroup]) -> Mapping[ControlGroup, MiB | None]:
+        return {}  # nobody limits a simulated GPU
 
     async def wait_changed(self) -> None:
         # By its contents: an editor, a ConfigMap or a fast test may not change size and time.

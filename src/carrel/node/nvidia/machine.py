@@ -9,7 +9,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,14 @@ import pynvml
 from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpu_usage import NOTHING_KNOWN, GpuSample
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.node.interfaces import GpuDetails, MachineState
+from carrel.node.interfaces import ControlGroup, GpuDetails, MachineState
 from carrel.node.nvidia.questions import DriverSilent, Questions
 
 T = TypeVar("T")
 
 MIB = 1024 * 1024
+UNLIMITED = 2**64 - 1
+"""The limit of a control group that has none."""
 
 _NOT_SUPPORTED = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -100,6 +102,24 @@ def read_sample(handle: Any) -> GpuSample:
     if errors and sample == NOTHING_KNOWN:
         raise errors[0]
     return sample
+
+
+def read_limits(groups: Iterable[ControlGroup], handles: Mapping[GpuUuid, Any]) -> dict[ControlGroup, MiB | None]:
+    """Only those of which the driver says it: an older one knows no limits, and a control group may have ended."""
+    found: dict[ControlGroup, MiB | None] = {}
+    for group in groups:
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
+        limits.nameSpace = group.path.encode()
+        try:
+            pynvml.nvmlDeviceGetMemoryLimits_v1(handles[group.gpu], limits)
+            is_limited = limits.hardLimit != UNLIMITED
+            found[group] = MiB(limits.hardLimit // MIB) if is_limited else None
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+                found[group] = None
+        except KeyError:
+            continue  # a GPU that has gone
+    return found
 
 
 def product(name: str) -> str:
@@ -244,6 +264,7 @@ class NvmlMachine:
         self._handles: dict[GpuUuid, Any] = {}
         self._driver = Questions[str, DriverState](answer_s)
         self._gpus = Questions[int, NvmlGpu](answer_s)
+        self._limits = Questions[str, dict[ControlGroup, MiB | None]](answer_s)
         self._samples = Questions[GpuUuid, GpuSample](answer_s)
 
     async def read_state(self) -> MachineState:
@@ -266,6 +287,10 @@ class NvmlMachine:
         handles = dict(self._handles)  # threads may add to it
         answers = await self._samples.ask({uuid: partial(read_sample, each) for uuid, each in handles.items()})
         return {uuid: answer for uuid, answer in answers.items() if isinstance(answer, GpuSample)}
+
+    async def memory_limits(self, groups: Sequence[ControlGroup]) -> Mapping[ControlGroup, MiB | None]:
+        answer = (await self._limits.ask({"limits": partial(read_limits, groups, dict(self._handles))}))["limits"]
+        return answer if not isinstance(answer, Exception) else {}
 
     async def wait_changed(self) -> None:
         """Until a GPU reports a critical error."""

@@ -130,6 +130,23 @@ def test_what_the_driver_keeps_is_read_and_an_old_one_does_not_say_it(
         assert found == (kept or dict.fromkeys(found, 0))
 
 
+def test_limits_of_control_groups_are_read(libraries: dict[str, Path], tmp_path: Path) -> None:
+    said = FOUR + "limit 0 8138 /sys/fs/cgroup/a\nlimit 0 0 /sys/fs/cgroup/b\n"
+    with eyes(libraries["new"], tmp_path, said) as update:
+        update.ask("look")
+        found = {path: update.ask(f"limits GPU-a /sys/fs/cgroup/{path}") for path in ("a", "b", "other", "gone")}
+        of_another = update.ask("limits GPU-b /sys/fs/cgroup/a")
+
+    assert found == {"a": [8138], "b": [None], "other": [None], "gone": []}, "of what has gone nothing is known"
+    assert of_another == [None]
+
+
+def test_a_driver_without_limits_says_nothing_about_them(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["old"], tmp_path, FOUR) as update:
+        update.ask("look")
+        assert update.ask("limits GPU-a /sys/fs/cgroup/a") == []
+
+
 @pytest.mark.parametrize(
     ("links", "islands"),
     [
