@@ -18,9 +18,9 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 LINES = {
     "admission": 2_269,  # a part of a GPU is a limit
     "bookings": 15_789,  # usage that lasts, drawn beside what was booked; it runs without bookings
-    "cli": 8_430,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
+    "cli": 8_457,  # doctor says where the memory of parts is limited
     "cluster": 5_418,  # the record says whether limits of memory are required
-    "configuration": 1_310,  # how much of a GPU pods share, and whether that is a limit
+    "configuration": 1_315,  # how much of a GPU pods share, and whether that is a limit
     "demo": 1_837,  # begins with a history of use: people with habits, a stuck counter
     "dialects": 4_936,  # limits of memory; agents report what pods may share of a GPU
     "files beside the folders": 1_138,  # simulated drivers keep memory
