@@ -30,7 +30,7 @@ LINES = {
     "ledger": 4_771,  # more than can be shared of a GPU is the GPU alone; limits need nodes that can
     "lifecycle": 5_404,  # when limits of memory begin
     "manifests": 74,
-    "node": 3_803,  # what a driver keeps and limits of a GPU's memory
+    "node": 3_820,  # what a driver keeps and limits of a GPU's memory
     "parsing": 504,  # simpler characters for terminals without UTF-8
     "resource_claims": 3_062,  # everything about ResourceClaims, from the components
     "scheduling": 2_039,  # ids have types of their own

@@ -292,7 +292,7 @@ class Agent:
         self._not_limited = await self._limit_check.look(tuple(self._pods.store), gpus)
 
     def _why_no_limits(self, state: MachineState) -> str:
-        cgroups, gpus = self._context.cgroups, [state.details.get(gpu.uuid, NO_DETAILS) for gpu in state.gpus]
+        cgroups, gpus = self._context.cgroups, {gpu.uuid: state.details.get(gpu.uuid, NO_DETAILS) for gpu in state.gpus}
         return why_no_limits(gpus, cgroups_v2=cgroups.are_version_2() if cgroups is not None else None)
 
     async def _orphans(self) -> tuple[PodUid, ...] | None:

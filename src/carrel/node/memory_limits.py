@@ -6,16 +6,19 @@ a limit. So a node that has not said that it can gets no pods with limits. Wheth
 agent cannot see from its own container: with an older one no limit is set, which `limit_check` finds out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
+from carrel.ids import GpuUuid
 from carrel.node.interfaces import GpuDetails
 
 FIRST_DRIVER = 615
 
 
-def why_no_limits(gpus: Iterable[GpuDetails], *, cgroups_v2: bool | None) -> str:
+def why_no_limits(gpus: Mapping[GpuUuid, GpuDetails], *, cgroups_v2: bool | None) -> str:
     """Empty: it can. `cgroups_v2`: None if control groups cannot be seen."""
-    for release in sorted({each.driver_version for each in gpus}):
+    if any(uuid.startswith("MIG-") for uuid in gpus):
+        return "it has MIG slices, of which the driver limits no parts"
+    for release in sorted({each.driver_version for each in gpus.values()}):
         if why := _why_not_by(release):
             return why
     if cgroups_v2 is None:

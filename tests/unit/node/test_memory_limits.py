@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from carrel.ids import GpuUuid
 from carrel.node.interfaces import GpuDetails
 from carrel.node.memory_limits import why_no_limits
 from carrel.node.pod_cgroups import PodCgroups
@@ -27,7 +28,13 @@ from carrel.node.pod_cgroups import PodCgroups
     ],
 )
 def test_what_is_said(drivers: list[str], cgroups_v2: bool | None, said: str) -> None:
-    assert why_no_limits([GpuDetails(driver_version=each) for each in drivers], cgroups_v2=cgroups_v2) == said
+    gpus = {GpuUuid(f"GPU-{number}"): GpuDetails(driver_version=each) for number, each in enumerate(drivers)}
+    assert why_no_limits(gpus, cgroups_v2=cgroups_v2) == said
+
+
+def test_a_node_with_mig_slices_limits_none() -> None:
+    gpus = {GpuUuid(name): GpuDetails(driver_version="615.20") for name in ("GPU-a", "MIG-b")}
+    assert why_no_limits(gpus, cgroups_v2=True) == "it has MIG slices, of which the driver limits no parts"
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,12 @@ from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpu_usage import NOTHING_KNOWN, GpuSample
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.node.interfaces import ControlGroup, GpuDetails, MachineState
+from carrel.node.nvidia.limits import read_limits
 from carrel.node.nvidia.questions import DriverSilent, Questions
 
 T = TypeVar("T")
 
 MIB = 1024 * 1024
-UNLIMITED = 2**64 - 1
-"""The limit of a control group that has none."""
 
 _NOT_SUPPORTED = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -102,24 +101,6 @@ def read_sample(handle: Any) -> GpuSample:
     if errors and sample == NOTHING_KNOWN:
         raise errors[0]
     return sample
-
-
-def read_limits(groups: Iterable[ControlGroup], handles: Mapping[GpuUuid, Any]) -> dict[ControlGroup, MiB | None]:
-    """Only those of which the driver says it: an older one knows no limits, and a control group may have ended."""
-    found: dict[ControlGroup, MiB | None] = {}
-    for group in groups:
-        limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
-        limits.nameSpace = group.path.encode()
-        try:
-            pynvml.nvmlDeviceGetMemoryLimits_v1(handles[group.gpu], limits)
-            is_limited = limits.hardLimit != UNLIMITED
-            found[group] = MiB(limits.hardLimit // MIB) if is_limited else None
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
-                found[group] = None
-        except KeyError:
-            continue  # a GPU that has gone
-    return found
 
 
 def product(name: str) -> str:
