@@ -16,21 +16,21 @@ from pathlib import Path
 from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
-    "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 17_010,  # people choose how they are told: four chats, checked addresses, quiet hours, buttons
-    "cli": 8_429,  # carrel top; usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
-    "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_287,  # hosts of people's own webhooks, a Matrix homeserver
-    "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
-    "dialects": 4_792,  # bookings of MAIA as spreadsheets write them; how many GPUs of a node are active
-    "files beside the folders": 1_122,  # draws on a whole terminal, for the demo and carrel top; other encodings
+    "admission": 2_269,  # a part of a GPU is a limit
+    "bookings": 17_050,  # people choose how they are told: four chats, checked addresses, quiet hours, buttons
+    "cli": 8_457,  # doctor says where the memory of parts is limited
+    "cluster": 5_421,  # the record says whether limits of memory are required
+    "configuration": 1_328,  # hosts of people's own webhooks; whether parts of GPUs are limits
+    "demo": 1_837,  # begins with a history of use: people with habits, a stuck counter
+    "dialects": 4_936,  # limits of memory; agents report what pods may share of a GPU
+    "files beside the folders": 1_138,  # simulated drivers keep memory
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_688,  # says why a watch is not open
-    "ledger": 4_690,  # whether a GPU draws like an idle one, for live and kept activity
-    "lifecycle": 5_365,  # the leader writes a record again that somebody edited
+    "ledger": 4_771,  # more than can be shared of a GPU is the GPU alone; limits need nodes that can
+    "lifecycle": 5_404,  # when limits of memory begin
     "manifests": 74,
-    "node": 3_533,  # samples what GPUs do; loses only what a GPU does not say
+    "node": 3_820,  # what a driver keeps and limits of a GPU's memory
     "parsing": 504,  # simpler characters for terminals without UTF-8
     "resource_claims": 3_062,  # everything about ResourceClaims, from the components
     "scheduling": 2_039,  # ids have types of their own

@@ -16,6 +16,7 @@ from tests.kit.gpus import A100, A6000, a_gpu, a_node, held, holder, memory, who
 NODES = ("n1", "n2", "n3", "stranger")
 REQUESTS = (
     memory(8138),
+    memory(8138, is_limited=True),
     memory(8138, gang=Gang("lab/together", 4)),
     whole(2),
     Request(1, Portion(Fraction(1, 2)), model=A100),
@@ -33,7 +34,7 @@ gpus = st.tuples(
     st.integers(0, 1), st.sampled_from([16276, 40960]), st.sampled_from([A6000, A100]), st.sampled_from(["", "a"])
 )
 nodes = st.builds(
-    lambda name, drawn, labels, unusable: Node(
+    lambda name, drawn, labels, unusable, why_no_limits: Node(
         name,
         tuple(
             a_gpu(name, index, size, model=model, island=island, bandwidth_gbps=300 * index)
@@ -41,11 +42,13 @@ nodes = st.builds(
         ),
         labels,
         unusable=unusable,
+        why_no_limits=why_no_limits,
     ),
     st.sampled_from(NODES[:3]),
     st.lists(gpus, max_size=2),
     st.sampled_from([{}, {"zone": "lab"}]),
     st.sampled_from(["", "", "the agent is silent"]),
+    st.sampled_from(["", "its driver is old"]),
 )
 asked_nodes = st.one_of(
     st.permutations(NODES).map(tuple),

@@ -50,6 +50,8 @@ class NodeRoom:
     """The same by model and size alone: mostly there is one kind."""
     pieces: tuple[int, ...] = ()
     """Free MiB of every usable GPU, largest first."""
+    smallest: int = 0
+    """The memory of the smallest usable GPU. Whoever asks for more may mean a GPU with what its driver keeps."""
     whole: int = 0
     """Usable GPUs that nobody holds a part of."""
     together: int | None = None
@@ -94,6 +96,7 @@ def summarise(gpus: Iterable[tuple[Gpu, int]]) -> NodeRoom:
         groups=groups,
         alike=by_kind,
         pieces=pieces,
+        smallest=min(memory for _, memory, _ in by_kind),
         whole=sum(free == gpu.memory for gpu, free in usable),
         together=together,
         slowest=min((group.bandwidth_gbps for group in linked), default=0),
@@ -112,7 +115,11 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
         return lambda room: room.whole >= gpus
     if is_plain and isinstance(amount, Memory):
         mib = amount.mib
-        return lambda room: len(room.pieces) >= gpus and room.pieces[last] >= mib
+        return lambda room: (
+            len(room.pieces) >= gpus and room.pieces[last] >= mib
+            if mib <= room.smallest
+            else _most_gpus(room, request, _Needs(request), slowest) >= gpus
+        )
     needs = _Needs(request)
     if request.needs_one_island:
         whole = amount == WHOLE

@@ -6,17 +6,22 @@ from enum import Enum
 from fractions import Fraction
 
 from carrel.ids import GpuUuid
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import Gpu, MiB, Node, total_of
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """An amount of a GPU in MiB, the same on every GPU asked for."""
+    """An amount of a GPU in MiB, the same on every GPU asked for.
+
+    More than pods may share of a GPU, and no more than it has, is the GPU alone: who knows its size asks for all of it.
+    """
 
     mib: MiB
 
     def on(self, gpu_memory: MiB) -> MiB:
-        return self.mib
+        if self.mib <= gpu_memory or self.mib > total_of(gpu_memory):
+            return self.mib
+        return MiB(int(gpu_memory))
 
     def __str__(self) -> str:
         return f"{self.mib:,} MiB"
@@ -187,6 +192,8 @@ class Request:
     topology: Topology = Topology()
     node_labels: frozenset[tuple[str, str]] = frozenset()
     gang: Gang | None = None
+    is_limited: bool = False
+    """Its containers have limits of GPU memory, so that they start only where these can be set."""
     containers: tuple[ContainerNeed, ...] = field(default=(), compare=False)
     """Who in the pod uses it. Does not matter to placement, so it does not make two requests different."""
     by_kubelet: bool = field(default=False, compare=False)
@@ -215,8 +222,12 @@ class Request:
         return is_it and (self.selector is ANY_GPU or self.selector.allows_model(model))
 
     def selects(self, node: Node | None) -> bool:
-        """Whether the node has the labels that are asked for."""
-        return node is not None and self.node_labels <= node.labels.items()
+        """Whether the node has the labels that are asked for, and limits memory if that is needed."""
+        return (
+            node is not None
+            and self.node_labels <= node.labels.items()
+            and not (self.is_limited and node.why_no_limits)
+        )
 
     @property
     def needs_one_island(self) -> bool:

@@ -2,6 +2,7 @@
 
 questions      asking a library that may hang
 machine        what the library says about each GPU, how GPUs are linked, whether they can be used, and what they do
+limits         what the driver says about limits of memory
 visible_gpu    which GPUs a container sees; the program that says it in a pod of `carrel doctor`
 """
 
