@@ -44,7 +44,7 @@ class ExtendByADay:
         answer = await service.commands.preview_change(button.booking, _a_day_more(record), by)
         refused = answer.messages if isinstance(answer, BookingRefusal) else [each.message for each in answer.problems]
         was, then = (moment(each, service.queries.zone) for each in (record.booking.end, record.booking.end + A_DAY))
-        return Prospect(f"It ends {was}. Then it will end {then}.", tuple(refused))
+        return Prospect(f"{_named(record)} ends {was}. Then it will end {then}.", tuple(refused))
 
     async def press(self, service: ServiceParts, button: Button, by: Person) -> str | BookingRefusal:
         record = await _booking_of(service, button)
@@ -61,7 +61,8 @@ class EndNow:
         record = await _booking_of(service, button)
         if isinstance(record, BookingRefusal):
             return Prospect("", (record.message,))
-        return Prospect(service.commands.after_cancelling(record))
+        ends = moment(record.booking.end, service.queries.zone)
+        return Prospect(f"{_named(record)} ends {ends}. {service.commands.after_cancelling(record)}")
 
     async def press(self, service: ServiceParts, button: Button, by: Person) -> str | BookingRefusal:
         answer = await service.commands.cancel(button.booking, by, REASON, button.version)
@@ -84,6 +85,12 @@ async def _booking_of(service: ServiceParts, button: Button) -> BookingRecord | 
         why = "The booking was changed since this message was sent. Look at it before you change it again."
         return BookingRefusal(RefusalReason.CHANGED, why)
     return record
+
+
+def _named(record: BookingRecord) -> str:
+    booking = record.booking
+    what = f"booking of {booking.gpus} × {booking.model}"
+    return f"The {what} for {booking.group}" if booking.group else f"The {what}"
 
 
 def _a_day_more(record: BookingRecord) -> Changes:

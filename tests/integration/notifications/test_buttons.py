@@ -93,8 +93,8 @@ async def test_opening_a_link_says_what_it_will_do_and_changes_nothing(reminded:
     for _ in range(3):
         extend, end = await reminded.open(paths[EXTEND]), await reminded.open(paths[END])
 
-    assert "It ends Thu 19 Nov 2026 13:00 CET. Then it will end Fri 20 Nov 2026 13:00 CET." in text_of(extend)
-    assert "Cancelling now" in text_of(end)
+    assert "RTX A6000 ends Thu 19 Nov 2026 13:00 CET. Then it will end Fri 20 Nov 2026 13:00 CET." in text_of(extend)
+    assert "RTX A6000 ends Thu 19 Nov 2026 13:00 CET. Cancelling now" in text_of(end)
     assert (extend.status, extend.headers["cache-control"]) == (200, "no-store")
     assert extend.headers["referrer-policy"] == "no-referrer"
     assert await reminded.now() == before

@@ -49,7 +49,7 @@ async def test_a_person_gives_an_address_tests_it_and_takes_it_away(
     assert await choices(opened) == MessageChoices(True, {"slack": url})
 
     page = text_of(await ada.get("/account"))
-    assert "x9Yz" in page and "secret-words" not in page and "Send a test by slack" in page
+    assert "x9Yz" in page and "secret-words" not in page and "Send a test by Slack" in page
     tested = await ada.send("/account/messages/test", channel="slack")
     assert (tested.status, sink.calls) == (303, ["POST /hook/services/secret-words-x9Yz"])
     assert b"A test message from Carrel" in sink.posts[0][1]

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from carrel.bookings.notifications.choices import MAIL, TOPICS, shown_address
-from carrel.bookings.notifications.own_choices import ChoicesChange
+from carrel.bookings.notifications.own_choices import TITLES, ChoicesChange
 from carrel.bookings.pages import forms
 from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.people import Person
@@ -85,6 +85,7 @@ class AccountPage(Page):
             choices=choices,
             available=service.own_choices.available,
             help=HELP,
+            titles=TITLES,
             topics={name: words for name, (words, _) in TOPICS.items()},
             shown={name: shown_address(name, given) for name, given in choices.addresses.items()},
             failures=await service.outbox.failures(now - FAILURES_OF, 5, person.email),
