@@ -17,7 +17,7 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_269,  # a part of a GPU is a limit
-    "bookings": 17_060,  # people choose how they are told: four chats, checked addresses, quiet hours, buttons
+    "bookings": 17_070,  # people choose how they are told: four chats, checked addresses, quiet hours, buttons
     "cli": 8_457,  # doctor says where the memory of parts is limited
     "cluster": 5_421,  # the record says whether limits of memory are required
     "configuration": 1_328,  # hosts of people's own webhooks; whether parts of GPUs are limits

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from carrel.bookings.api.models import RequestModel, ResponseModel, Word
 from carrel.bookings.notifications.choices import OWN, TOPICS, shown_address
@@ -26,21 +26,31 @@ class MessagesOut(ResponseModel):
 class MessagesIn(RequestModel):
     """What is not given stays as it was."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"addresses": {"slack": "https://hooks.slack.com/services/T000/B000/XXXX"}},
+                {"mail": False, "muted": ["bookings"]},
+            ]
+        }
+    )
+
     mail: bool | None = None
     addresses: dict[Word, Annotated[str, Field(max_length=2000)]] | None = Field(
         default=None,
         max_length=10,
         description=f"An address for {', '.join(OWN)}, or a room's id for matrix. Empty: not by it any more.",
-        examples=[{"slack": "https://hooks.slack.com/services/T000/B000/XXXX"}],
     )
-    muted: list[Word] | None = Field(default=None, max_length=20, examples=[["bookings"]])
+    muted: list[Word] | None = Field(default=None, max_length=20)
 
 
-class TestIn(RequestModel):
-    channel: Word = Field(examples=["slack"])
+class TrialIn(RequestModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"channel": "slack"}]})
+
+    channel: Word
 
 
-class TestOut(ResponseModel):
+class TrialOut(ResponseModel):
     arrived: bool
     why: str = Field(description="Why not.")
 
@@ -60,9 +70,9 @@ async def choose(service: CurrentService, person: CurrentPerson, given: Messages
 
 
 @router.post("/test", summary="Send yourself a test message")
-async def test(service: CurrentService, person: CurrentPerson, given: TestIn) -> TestOut:
+async def test(service: CurrentService, person: CurrentPerson, given: TrialIn) -> TrialOut:
     why = await service.own_choices.test(given.channel, person, service.queries.now())
-    return TestOut(arrived=not why, why=why)
+    return TrialOut(arrived=not why, why=why)
 
 
 async def _shown(service: ServiceParts, person: Person) -> MessagesOut:

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from carrel.bookings.button_acts import ACTS, person_of_button
 from carrel.bookings.notifications.buttons import PATH, TITLES, Button
 from carrel.bookings.pages.layout import PageRenderer
-from carrel.bookings.people import Person
+from carrel.bookings.people import Person, Scope
 from carrel.bookings.records import BookingRefusal
-from carrel.bookings.sign_in.authenticator import NotSignedIn
+from carrel.bookings.sign_in.authenticator import NotSignedIn, require_scope
 from carrel.bookings.sign_in.request_guard import too_many
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.parsing.time import moment
@@ -43,8 +43,10 @@ class ButtonPage:
         )
 
     async def press(self, request: Request, secret: str) -> Response:
-        button = await self._found(secret)
         signed_in = await self._signed_in(request)
+        if signed_in is not None:
+            require_scope(signed_in, Scope.BOOK)  # a token that may only read does not even press what it found
+        button = await self._found(secret)
         if button is None or (why := self._why_not(button, signed_in)):
             return self._refused(request, signed_in, button, UNKNOWN if button is None else why)
         service = self._renderer.service
