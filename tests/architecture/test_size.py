@@ -17,9 +17,9 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_269,  # a part of a GPU is a limit
-    "bookings": 15_789,  # usage that lasts, drawn beside what was booked; it runs without bookings
+    "bookings": 15_801,  # usage that lasts, drawn beside what was booked; it runs without bookings
     "cli": 8_457,  # doctor says where the memory of parts is limited
-    "cluster": 5_418,  # the record says whether limits of memory are required
+    "cluster": 5_421,  # the record says whether limits of memory are required
     "configuration": 1_315,  # how much of a GPU pods share, and whether that is a limit
     "demo": 1_837,  # begins with a history of use: people with habits, a stuck counter
     "dialects": 4_936,  # limits of memory; agents report what pods may share of a GPU
