@@ -22,7 +22,7 @@ LINES = {
     "cluster": 5_421,  # the record says whether limits of memory are required
     "configuration": 1_328,  # hosts of people's own webhooks; whether parts of GPUs are limits
     "demo": 1_837,  # begins with a history of use: people with habits, a stuck counter
-    "dialects": 4_936,  # limits of memory; agents report what pods may share of a GPU
+    "dialects": 4_940,  # limits of memory; agents report what pods may share of a GPU
     "files beside the folders": 1_138,  # simulated drivers keep memory
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
