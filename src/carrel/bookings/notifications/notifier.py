@@ -126,14 +126,15 @@ class Notifier:
             async with asyncio.timeout(SENDING.total_seconds() / 2):
                 await channel.send(self._message(delivery, await self._links(delivery)), address)
         except Exception as error:  # whatever one notification leads to, the others are sent
+            why = str(error) or "it took too long"
             again = None if isinstance(error, Undelivered) and error.is_final else self._next_try(delivery)
             log.warning(
                 "notification_failed id=%s channel=%s tries=%d final=%s: %s",
                 delivery.notifications[0].id, delivery.channel, delivery.tries, again is None,
-                str(error) or "it took too long",
+                why,
                 exc_info=not isinstance(error, Undelivered | TimeoutError),
             )  # fmt: skip
-            await self._outbox.failed(delivery, str(error), again)
+            await self._outbox.failed(delivery, why, again)
             return False
         await self._outbox.delivered(delivery, self._clock())
         return True
