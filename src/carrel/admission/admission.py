@@ -119,8 +119,6 @@ class PodAdmission:
             # copied or changed by somebody else.
             why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
             return _refused(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
-        if not is_exempt and (slices := nvidia.mig_refusal(pod)) is not None:
-            return _refused(slices)
         if (twice := await self._state.holders.why_twice(pod, self._state.cluster)) is not None:
             return _refused(twice)
         asked, owner = asked_gpus(pod, self._state), self._owners.owner_of(request, pod)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from carrel.bookings.rules import Booking
+from carrel.dialects import mig
 from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import GpuEntry
@@ -101,6 +102,8 @@ def model_named(word: str, models: Collection[str]) -> str | Refusal:
     if word in models:
         return word
     meant = [model for model in models if _plain(word) and _plain(word) in _plain(model)]
+    # Who does not say MIG means a GPU: the model of a slice begins with that of its GPU.
+    meant = [model for model in meant if mig.is_slice(model) == ("mig" in _plain(word))] or meant
     exact = [model for model in meant if _plain(word) == _plain(model)]
     if len(meant) == 1 or len(exact) == 1:
         return (exact or meant)[0]

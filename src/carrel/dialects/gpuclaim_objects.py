@@ -48,8 +48,17 @@ class GpuClaim(Object):
     status: GpuClaimStatus = msgspec.field(default_factory=GpuClaimStatus)
 
 
+class DeviceSlice(ObjectPart):
+    """What a GPU is that is a MIG slice. All of it is Carrel's own."""
+
+    profile: str = ""
+    parent: GpuUuid = NO_GPU
+    parent_id: int = 0
+    parent_memory_mib: int = msgspec.field(default=0, name="parentMemoryMiB")
+
+
 class Device(ObjectPart):
-    """One GPU in a GpuNodeStatus. The last five are Carrel's own fields, absent where another agent wrote it."""
+    """One GPU in a GpuNodeStatus. The last six are Carrel's own fields, absent where another agent wrote it."""
 
     id: int = 0
     in_use_by: tuple[HolderId, ...] = ()
@@ -62,6 +71,7 @@ class Device(ObjectPart):
     reason: str = ""
     """Why the GPU is not healthy."""
     numa_node: int | None = None
+    mig: DeviceSlice | None = None
 
 
 class GpuNodeStatusSpec(ObjectPart):

@@ -4,12 +4,12 @@ A summary is made once after a node has changed: that is what lets one question 
 It is exact: `fit_test(request)(summary)` is true exactly if `placement.place` finds GPUs (a property test says so).
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from carrel.ids import GpuUuid
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.ledger.requests import WHOLE, GpuSelector, Memory, Request, TopologyMode
+from carrel.ledger.requests import ANY_SLICE, WHOLE, GpuSelector, Memory, Request, TopologyMode
 
 Alike = tuple[str, MiB, tuple[int, ...]]
 """Usable GPUs of a node that are alike: model, memory of each, free MiB of each, largest first."""
@@ -39,7 +39,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """A summary of how much is free on one node. GPUs that are unusable, or kept for a pod, are not in it."""
+    """A summary of how much is free on one node. GPUs that are unusable, or kept for a pod, are not in it. MIG slices
+    are only in the summaries under `slices`, unless they are advertised as GPUs."""
 
     gpus: tuple[tuple[Gpu, int], ...] = ()
     """The usable GPUs, each with its free MiB: for the few requests that name GPUs by their UUID."""
@@ -57,6 +58,19 @@ class NodeRoom:
     can tell."""
     slowest: int = 0
     """The least bandwidth of these islands."""
+    slices: Mapping[str, "NodeRoom"] = field(default_factory=dict)
+    """What a request for MIG slices may have, by what it asks for: a profile, or `ANY_SLICE`."""
+
+    def for_request(self, request: Request) -> "NodeRoom":
+        """What the request may have, by whether it asks for slices."""
+        if request.slices:
+            return self.slices.get(request.slices, NO_ROOM)
+        return NO_ROOM if self.has_slices and request.gpus > 1 and request.amount != WHOLE else self
+
+    @property
+    def has_slices(self) -> bool:
+        """Whether its GPUs are slices; a node's are, or are not."""
+        return bool(self.slices and self.gpus and self.gpus[0][0].slice)
 
     def without(self, selector: GpuSelector) -> "NodeRoom":
         """The room on those GPUs that the selector allows by their UUIDs."""
@@ -77,6 +91,17 @@ def alike(gpus: Iterable[tuple[str, MiB, int]]) -> Pieces:
 def summarise(gpus: Iterable[tuple[Gpu, int]]) -> NodeRoom:
     """The room on the given usable GPUs, each with its free MiB."""
     usable = tuple(gpus)
+    if not any(gpu.slice for gpu, _ in usable):
+        return _summarise(usable)
+    by_profile: dict[str, list[tuple[Gpu, int]]] = {}
+    for gpu, free in usable:
+        for kind in (gpu.kind, ANY_SLICE) if gpu.slice else ("",):
+            by_profile.setdefault(kind, []).append((gpu, free))
+    plain = _summarise(tuple(by_profile.pop("", ())))
+    return replace(plain, slices={kind: _summarise(tuple(of_kind)) for kind, of_kind in by_profile.items()})
+
+
+def _summarise(usable: tuple[tuple[Gpu, int], ...]) -> NodeRoom:
     if not usable:
         return NO_ROOM
     in_groups: dict[tuple[str, str, MiB, int], list[int]] = {}
@@ -102,6 +127,13 @@ def summarise(gpus: Iterable[tuple[Gpu, int]]) -> NodeRoom:
 
 def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     """The question "does it fit?" prepared for one request, to be asked of many nodes."""
+    fits = _fit_test(request)
+    if request.slices or (request.gpus > 1 and request.amount != WHOLE):
+        return lambda room: fits(room.for_request(request))
+    return fits
+
+
+def _fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     if request.selector.names_uuids:
         return _fit_test_by_uuid(request)
     gpus, last, amount, selector = request.gpus, request.gpus - 1, request.amount, request.selector
@@ -136,7 +168,7 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
 def _fit_test_by_uuid(request: Request) -> Callable[[NodeRoom], bool]:
     """Only a node that has one of the named GPUs is looked at more closely."""
     selector = request.selector
-    fits = fit_test(replace(request, selector=selector.without_uuids()))
+    fits = _fit_test(replace(request, selector=selector.without_uuids()))
     if named := [names for names in (selector.only, selector.uuids) if names]:
         first, last = named[0], named[-1]
         return lambda room: (
@@ -148,6 +180,7 @@ def _fit_test_by_uuid(request: Request) -> Callable[[NodeRoom], bool]:
 
 def able(room: NodeRoom, request: Request) -> int:
     """How many GPUs would do, each by itself."""
+    room = room.for_request(request)
     if request.selector.names_uuids:
         room = room.without(request.selector)
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0

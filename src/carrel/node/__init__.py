@@ -10,6 +10,7 @@ Reading order:
     simulated_machine                    the same from a file
     simulated_activity                   what programs do on simulated GPUs
     device_names kubelet/                the names of devices; the device plugin, and what else is asked of the kubelet
+    slice_plugins                        device plugins for MIG slices
     lease_check                          whether Leases confirm what a pod's annotation says
     allocation                           which container gets which devices
     pod_cgroups                          which pods have processes on the machine

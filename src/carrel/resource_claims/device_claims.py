@@ -200,7 +200,7 @@ class DeviceClaims:
 
     def may_be_asked_by(self, pod: Pod) -> bool:
         """Whether the pod names claims, or a resource for which a scheduler may make one: few pods of a cluster do."""
-        return bool(pod.spec.resource_claims) or not ALL.resources.issuperset(extended_resources(pod))
+        return bool(pod.spec.resource_claims) or not all(map(ALL.is_resource, extended_resources(pod)))
 
     def gpu_claims_of(self, pod: Pod) -> Sequence[AskedClaim]:
         """The claims of the pod that are for GPUs. Raises `Malformed`."""
@@ -269,7 +269,8 @@ class DeviceClaims:
                 made = self._made(each.name, pod)
                 spec = made.spec if made else template.spec.spec if template else None
                 yield AskedClaim(each.name, f"ResourceClaimTemplate {name}", spec, made)
-        for word in sorted(extended_resources(pod) - ALL.resources):  # those of dialects are asked for in them
+        # Those of dialects are asked for in them.
+        for word in sorted(word for word in extended_resources(pod) if not ALL.is_resource(word)):
             yield from self._asked_by_resource(pod, word)
 
     def _asked_by_resource(self, pod: Pod, word: str) -> Iterator[AskedClaim]:

@@ -67,7 +67,7 @@ def test_the_one_visible_gpu_is_found(
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "all"}, "'all'", id="all"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "0"}, "'0'", id="an index"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-a,"}, "'GPU-a,'", id="half a list"),
-        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "MIG-1"}, "'MIG-1'", id="a part of a GPU"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "MIG-1,MIG-2"}, "'MIG-1,MIG-2'", id="two MIG slices"),
         pytest.param(["broken"], {}, "GPU UUID", id="a malformed file"),
     ],
 )

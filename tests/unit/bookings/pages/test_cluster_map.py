@@ -91,7 +91,7 @@ def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_free() -> No
 def test_gpus_of_one_island_have_one_bracket() -> None:
     seen = seen_on_map(Ledger([a_node("n1", islands="aab.")]), nobody)
 
-    assert [(name, len(gpus)) for name, gpus in seen.islands] == [("a", 2), ("b", 1), ("", 1)]
+    assert [(group.island, len(group.gpus)) for group in seen.groups] == [("a", 2), ("b", 1), ("", 1)]
 
 
 def test_an_overcommitted_gpu_is_drawn_inside_its_outline() -> None:
