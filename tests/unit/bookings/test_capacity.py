@@ -85,7 +85,7 @@ def test_the_models_that_could_be_meant_are_listed() -> None:
     ("word", "model"),
     [
         pytest.param("a100", "NVIDIA-A100-SXM4-80GB", id="a GPU, not its slices"),
-        pytest.param("a100 mig 1g", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", id="a slice"),
+        pytest.param("mig-1g.10gb", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", id="a slice"),
         pytest.param("h100", "NVIDIA-H100-MIG-1g.12gb", id="slices, where all are divided"),
     ],
 )
