@@ -166,6 +166,14 @@ async def test_slices_of_a_gpu_that_falls_ill_are_kept_by_who_holds_them_and_giv
         assert [list(holders.values()) for holders in (await lab.held()).values()] == [[None]]
 
 
+async def test_gpu_hours_of_a_slice_are_its_part_of_the_memory_of_its_gpu() -> None:
+    async with a_lab([CLASSROOM]) as lab, lab.replica(is_shown=True) as replica:
+        await held_slice(lab, replica)
+
+        looks = {look.gpu: look.holdings for look in replica.view.looks.take(with_usage=False)}
+        assert [(each.part, each.of) for each in looks[CLASSROOM.gpus[0].uuid]] == [(1.0, 0.125)]
+
+
 async def test_a_claim_for_slices_of_a_model_is_served() -> None:
     async with a_lab([CLASSROOM]) as lab, lab.replica() as replica:
         pod = await lab.pod(

@@ -121,6 +121,12 @@ class Gpu:
         return "" if self.slice is None or self.slice.is_gpu else self.slice.profile
 
     @property
+    def part(self) -> float:
+        """How much of a physical GPU it is, by its memory: all of it, unless it is a MIG slice."""
+        of = self.slice.parent_memory if self.slice is not None else 0
+        return min(self.memory / of, 1.0) if of else 1.0
+
+    @property
     def label(self) -> str:
         """Its number as people read it; empty of a slot whose GPU is not known."""
         return "" if self.shown_index is None else label_of(self.shown_index)
