@@ -17,8 +17,8 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_807,  # MIG slices on the map, and their part in GPU hours
-    "cli": 8_435,  # MIG slices by their GPU and number
+    "bookings": 15_816,  # MIG slices on the map, and their part in GPU hours
+    "cli": 8_436,  # MIG slices by their GPU and number
     "cluster": 5_468,  # GPUs that were divided anew while somebody held a part
     "configuration": 1_275,  # how long usage keeps names
     "demo": 1_840,  # MIG slices that nobody has in it
@@ -27,12 +27,12 @@ LINES = {
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_688,  # says why a watch is not open
-    "ledger": 4_838,  # MIG slices: who may have one, and summaries of their room
+    "ledger": 4_844,  # MIG slices: who may have one, and summaries of their room
     "lifecycle": 5_376,  # the leader writes a record again that somebody edited; reservation pods for MIG slices
     "manifests": 74,
     "node": 3_719,  # samples what GPUs do; loses only what a GPU does not say; finds MIG slices and advertises them
     "parsing": 504,  # simpler characters for terminals without UTF-8
-    "resource_claims": 3_063,  # everything about ResourceClaims, from the components; MIG slices of NVIDIA's DRA driver
+    "resource_claims": 3_084,  # everything about ResourceClaims, from the components; MIG slices of NVIDIA's DRA driver
     "scheduling": 2_039,  # ids have types of their own
     "simulation": 2_622,  # idle GPUs that come back, as people used them in the last four weeks
 }
