@@ -106,7 +106,7 @@ def model_named(word: str, models: Collection[str]) -> str | Refusal:
         return word
     meant = [model for model in models if _plain(word) and _plain(word) in _plain(model)]
     # Who does not say MIG means a GPU: the model of a slice begins with that of its GPU.
-    meant = [model for model in meant if mig.is_slice(model) == ("mig" in _plain(word))] or meant
+    meant = [model for model in meant if (mig.IN_A_MODEL in model) == ("mig" in _plain(word))] or meant
     exact = [model for model in meant if _plain(word) == _plain(model)]
     if len(meant) == 1 or len(exact) == 1:
         return (exact or meant)[0]

@@ -178,7 +178,8 @@ def node_of(status: GpuNodeStatus, labels: Mapping[str, str]) -> Node:
         if any(gpu.index == other.index or gpu.uuid == other.uuid for other in gpus[:position]):
             raise _DevicePath(status, position).malformed("id", gpu.index, "an id and a uuid that no other device has")
     chooses = status.status.mode == COEXIST
-    gpus = mig.advertised_as_gpus(gpus, labels)
+    if mig.STRATEGY in labels:
+        gpus = mig.advertised_as_gpus(gpus, labels)
     return Node(name, tuple(sorted(gpus, key=lambda gpu: gpu.index)), labels, kubelet_chooses=chooses)
 
 
@@ -314,14 +315,12 @@ def _device(gpu: Gpu, in_use_by: Sequence[HolderId]) -> dict[str, Any]:
         "memoryMiB": gpu.memory,
         "reason": gpu.unusable,
         "numaNode": gpu.numa_node,
-        "mig": _written_slice(gpu.slice),
+        "mig": _written_slice(gpu.slice) if gpu.slice is not None else None,
     }
     return {key: value for key, value in device.items() if value not in ("", None)}
 
 
-def _written_slice(of: MigSlice | None) -> dict[str, Any] | None:
-    if of is None:
-        return None
+def _written_slice(of: MigSlice) -> dict[str, Any]:
     parent = {"parent": of.parent, "parentId": of.parent_index, "parentMemoryMiB": of.parent_memory}
     return {"profile": of.profile, **parent}
 

@@ -26,7 +26,8 @@ SINGLE = "single"
 UUID = "MIG-"
 """How the UUID of a slice begins."""
 
-_BETWEEN = "-MIG-"
+IN_A_MODEL = "-MIG-"
+"""Between the model of a GPU and the profile of its slice."""
 PROFILE = r"^(\d{1,2}c\.)?\d{1,2}g\.(\d{1,4})gb(\.[a-z]{1,20}){0,3}$"
 _PROFILE = re.compile(PROFILE)
 
@@ -43,11 +44,7 @@ def gib_of(profile: str) -> int:
 
 def model_of(parent: str, profile: str) -> str:
     """The model of a slice, as NVIDIA's feature discovery spells it."""
-    return f"{parent}{_BETWEEN}{profile}"
-
-
-def is_slice(model: str) -> bool:
-    return _BETWEEN in model
+    return f"{parent}{IN_A_MODEL}{profile}"
 
 
 def advertised_as_gpus(gpus: Sequence[Gpu], labels: Mapping[str, str]) -> tuple[Gpu, ...]:
@@ -61,8 +58,11 @@ def advertised_as_gpus(gpus: Sequence[Gpu], labels: Mapping[str, str]) -> tuple[
 
 
 def why_no_part(pod: Pod, request: Request) -> Refusal | None:
-    """Why a request for a part of slices is refused; None if it is not."""
-    if not request.slices or request.amount == WHOLE or request.gpus == 1:
+    """Why a request for slices is refused that wants a part of each; None if it is not.
+
+    NVIDIA's driver limits no memory inside a slice: where limits are enforced, a part of one is to be refused here too.
+    """
+    if not request.is_of_several_parts:
         return None
     why = f"asks for a part of {request.gpus} MIG slices, which no program can use as one"
     return Refusal(f"{subject(pod.metadata)} {why}; ask for whole slices, or for a part of one")

@@ -69,10 +69,6 @@ class DialectTable:
         """Whether pods ask for GPUs by this resource."""
         return word in self.resources or word.startswith(self.prefixes)
 
-    def dialect_of(self, resource: str) -> Dialect | None:
-        by_prefix = (each for prefix, each in self.by_prefix.items() if resource.startswith(prefix))
-        return self.by_resource.get(resource) or next(by_prefix, None)
-
 
 ALL = DialectTable(DIALECTS)
 
@@ -103,9 +99,9 @@ def request_of(
         return model
     name = _gang_named(pod, claim)
     gang = _gang_of(pod, name, claim, gang_of) if name else None
-    if mig.is_slice(model) and not (request.by_kubelet or request.slices):
+    if mig.IN_A_MODEL in model and not (request.by_kubelet or request.slices):
         request = replace(request, slices=ANY_SLICE)
-    if (why := mig.why_no_part(pod, request)) is not None:
+    if request.slices and (why := mig.why_no_part(pod, request)) is not None:
         return why
     if model or gang:
         request = replace(request, model=model, gang=gang)
@@ -137,7 +133,8 @@ def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
     if pod.status.extended_resource_claim_status is not None:
         named -= resources_by_claim(pod)
     asked = {word for word in named if resource_asked(pod, word).total}
-    spoken = {dialect for word in asked if (dialect := table.dialect_of(word)) is not None}
+    spoken = {table.by_resource[word] for word in asked if word in table.by_resource}
+    spoken.update(each for prefix, each in table.by_prefix.items() for word in asked if word.startswith(prefix))
     if notes:
         spoken.update(map(table.by_annotation.__getitem__, table.annotations.intersection(notes)))
         for dialect in table.qualified if asked else ():

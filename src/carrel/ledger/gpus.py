@@ -134,7 +134,9 @@ class Gpu:
     def __str__(self) -> str:
         if self.shown_index is None:
             return f"a {'MIG slice' if self.slice else 'GPU'} of {self.node}"
-        return f"{named(self.shown_index)} of {self.node}"
+        return (
+            f"GPU {self.shown_index} of {self.node}" if self.slice is None else f"MIG slice {self.label} of {self.node}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

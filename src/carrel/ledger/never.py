@@ -127,7 +127,8 @@ class _Step(IntEnum):
 def _lacks(gpu: Gpu, request: Request) -> _Step:
     """What keeps the GPU from serving the request, even if nobody held it."""
     selector, topology, amount = request.selector, request.topology, request.amount
-    if not request.allows_slice(gpu.slice) or (gpu.model and not request.allows_model(gpu.model)):
+    is_of_kind = (gpu.slice is None and not request.slices) or request.allows_slice(gpu.slice)
+    if not is_of_kind or (gpu.model and not request.allows_model(gpu.model)):
         return _Step.MODEL
     is_named = not selector.uuids or not gpu.possible_uuids.isdisjoint(selector.uuids)
     if not is_named or (selector.not_uuids and gpu.possible_uuids <= selector.not_uuids):

@@ -63,18 +63,17 @@ class NodeRoom:
 
     def for_request(self, request: Request) -> "NodeRoom":
         """What the request may have, by whether it asks for slices."""
-        if request.slices:
-            return self.slices.get(request.slices, NO_ROOM)
-        return NO_ROOM if self.has_slices and request.gpus > 1 and request.amount != WHOLE else self
+        room = self.slices.get(request.slices, NO_ROOM) if request.slices else self
+        return NO_ROOM if request.is_of_several_parts and room.has_slices else room
 
     @property
     def has_slices(self) -> bool:
-        """Whether its GPUs are slices; a node's are, or are not."""
-        return bool(self.slices and self.gpus and self.gpus[0][0].slice)
+        """Whether its GPUs are slices: all of them are, or none."""
+        return bool(self.gpus and self.gpus[0][0].slice)
 
     def without(self, selector: GpuSelector) -> "NodeRoom":
         """The room on those GPUs that the selector allows by their UUIDs."""
-        return summarise((gpu, free) for gpu, free in self.gpus if selector.allows_uuid(gpu))
+        return summarise(((gpu, free) for gpu, free in self.gpus if selector.allows_uuid(gpu)), slices_apart=False)
 
 
 NO_ROOM = NodeRoom()
@@ -88,22 +87,13 @@ def alike(gpus: Iterable[tuple[str, MiB, int]]) -> Pieces:
     return tuple((*kind, tuple(sorted(free, reverse=True))) for kind, free in sorted(found.items()))
 
 
-def summarise(gpus: Iterable[tuple[Gpu, int]]) -> NodeRoom:
+def summarise(gpus: Iterable[tuple[Gpu, int]], *, slices_apart: bool = True) -> NodeRoom:
     """The room on the given usable GPUs, each with its free MiB."""
     usable = tuple(gpus)
-    if not any(gpu.slice for gpu, _ in usable):
-        return _summarise(usable)
-    by_profile: dict[str, list[tuple[Gpu, int]]] = {}
-    for gpu, free in usable:
-        for kind in (gpu.kind, ANY_SLICE) if gpu.slice else ("",):
-            by_profile.setdefault(kind, []).append((gpu, free))
-    plain = _summarise(tuple(by_profile.pop("", ())))
-    return replace(plain, slices={kind: _summarise(tuple(of_kind)) for kind, of_kind in by_profile.items()})
-
-
-def _summarise(usable: tuple[tuple[Gpu, int], ...]) -> NodeRoom:
     if not usable:
         return NO_ROOM
+    if slices_apart and any(gpu.slice for gpu, _ in usable):
+        return _summarise_apart(usable)
     in_groups: dict[tuple[str, str, MiB, int], list[int]] = {}
     for gpu, free in usable:
         in_groups.setdefault((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps), []).append(free)
@@ -125,15 +115,21 @@ def _summarise(usable: tuple[tuple[Gpu, int], ...]) -> NodeRoom:
     )
 
 
+def _summarise_apart(usable: Iterable[tuple[Gpu, int]]) -> NodeRoom:
+    by_kind: dict[str, list[tuple[Gpu, int]]] = {}
+    for gpu, free in usable:
+        for kind in (gpu.kind, ANY_SLICE) if gpu.slice else ("",):
+            by_kind.setdefault(kind, []).append((gpu, free))
+    plain = summarise(by_kind.pop("", ()), slices_apart=False)
+    slices = {kind: summarise(of_kind, slices_apart=False) for kind, of_kind in by_kind.items()}
+    return replace(plain, slices=slices)
+
+
 def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     """The question "does it fit?" prepared for one request, to be asked of many nodes."""
-    fits = _fit_test(request)
-    if request.slices or (request.gpus > 1 and request.amount != WHOLE):
+    if request.slices:
+        fits = fit_test(replace(request, slices=""))
         return lambda room: fits(room.for_request(request))
-    return fits
-
-
-def _fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     if request.selector.names_uuids:
         return _fit_test_by_uuid(request)
     gpus, last, amount, selector = request.gpus, request.gpus - 1, request.amount, request.selector
@@ -142,10 +138,10 @@ def _fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     is_plain = is_any_model and not slowest and not request.needs_one_island
     if is_plain and amount == WHOLE:
         return lambda room: room.whole >= gpus
-    if is_plain and isinstance(amount, Memory):
+    if is_plain and isinstance(amount, Memory) and gpus == 1:
         mib = amount.mib
-        return lambda room: len(room.pieces) >= gpus and room.pieces[last] >= mib
-    needs = _Needs(request)
+        return lambda room: bool(room.pieces) and room.pieces[0] >= mib
+    needs, several_parts = _Needs(request), request.is_of_several_parts
     if request.needs_one_island:
         whole = amount == WHOLE
 
@@ -157,6 +153,8 @@ def _fit_test(request: Request) -> Callable[[NodeRoom], bool]:
         return fits_an_island
 
     def fits_the_node(room: NodeRoom) -> bool:
+        if several_parts and room.has_slices:
+            return False
         if slowest or len(room.alike) != 1:
             return _most_gpus(room, request, needs, slowest) >= gpus
         model, memory, pieces = room.alike[0]
@@ -168,7 +166,7 @@ def _fit_test(request: Request) -> Callable[[NodeRoom], bool]:
 def _fit_test_by_uuid(request: Request) -> Callable[[NodeRoom], bool]:
     """Only a node that has one of the named GPUs is looked at more closely."""
     selector = request.selector
-    fits = _fit_test(replace(request, selector=selector.without_uuids()))
+    fits = fit_test(replace(request, selector=selector.without_uuids()))
     if named := [names for names in (selector.only, selector.uuids) if names]:
         first, last = named[0], named[-1]
         return lambda room: (

@@ -380,7 +380,7 @@ def _obstacle(entry: GpuEntry, request: Request, pod: HolderId) -> str:
         return f"is not in use: {gpu.unusable}"
     if entry.kept_for is not None and entry.kept_for.uid != pod:
         return f"is kept for {entry.kept_for}"
-    if not request.allows_slice(gpu.slice):
+    if (gpu.slice is not None or request.slices) and not request.allows_slice(gpu.slice):
         return f"is {_kind(gpu)}, {request} asked"
     if request.model and gpu.model != request.model:
         return f"is a {gpu.model or 'GPU of unknown model'}, {request.model} asked"

@@ -223,9 +223,18 @@ class Request:
     def allows_slice(self, of: MigSlice | None) -> bool:
         """Whether it may have such a part of a GPU; None: a GPU that is not divided. No program uses two slices as one
         GPU, so nobody has parts of several."""
+        if of is None:
+            return not self.slices
+        if self.is_of_several_parts:
+            return False
         if not self.slices:
-            return of is None or (of.is_gpu and (self.gpus == 1 or self.amount == WHOLE))
-        return of is not None and (self.slices == ANY_SLICE or (self.slices == of.profile and not of.is_gpu))
+            return of.is_gpu
+        return self.slices == ANY_SLICE or (self.slices == of.profile and not of.is_gpu)
+
+    @property
+    def is_of_several_parts(self) -> bool:
+        """Whether it is for a part of each of several GPUs."""
+        return self.gpus > 1 and self.amount != WHOLE
 
     def selects(self, node: Node | None) -> bool:
         """Whether the node has the labels that are asked for."""
