@@ -27,7 +27,7 @@ LINES = {
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_688,  # says why a watch is not open
-    "ledger": 4_855,  # MIG slices: who may have one, and summaries of their room
+    "ledger": 4_857,  # MIG slices: who may have one, and summaries of their room
     "lifecycle": 5_376,  # the leader writes a record again that somebody edited; reservation pods for MIG slices
     "manifests": 74,
     "node": 3_719,  # samples what GPUs do; loses only what a GPU does not say; finds MIG slices and advertises them

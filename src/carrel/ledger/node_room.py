@@ -138,9 +138,11 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     is_plain = is_any_model and not slowest and not request.needs_one_island
     if is_plain and amount == WHOLE:
         return lambda room: room.whole >= gpus
-    if is_plain and isinstance(amount, Memory) and gpus == 1:
+    if is_plain and isinstance(amount, Memory):
         mib = amount.mib
-        return lambda room: bool(room.pieces) and room.pieces[0] >= mib
+        if gpus == 1:
+            return lambda room: bool(room.pieces) and room.pieces[0] >= mib
+        return lambda room: len(room.pieces) >= gpus and room.pieces[last] >= mib and not room.gpus[0][0].slice
     needs, several_parts = _Needs(request), request.is_of_several_parts
     if request.needs_one_island:
         whole = amount == WHOLE
