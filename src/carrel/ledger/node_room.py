@@ -60,16 +60,13 @@ class NodeRoom:
     """The least bandwidth of these islands."""
     slices: Mapping[str, "NodeRoom"] = field(default_factory=dict)
     """What a request for MIG slices may have, by what it asks for: a profile, or `ANY_SLICE`."""
+    has_slices: bool = False
+    """Whether its GPUs are slices: all of them are, or none."""
 
     def for_request(self, request: Request) -> "NodeRoom":
         """What the request may have, by whether it asks for slices."""
         room = self.slices.get(request.slices, NO_ROOM) if request.slices else self
         return NO_ROOM if request.is_of_several_parts and room.has_slices else room
-
-    @property
-    def has_slices(self) -> bool:
-        """Whether its GPUs are slices: all of them are, or none."""
-        return bool(self.gpus and self.gpus[0][0].slice)
 
     def without(self, selector: GpuSelector) -> "NodeRoom":
         """The room on those GPUs that the selector allows by their UUIDs."""
@@ -112,6 +109,7 @@ def summarise(gpus: Iterable[tuple[Gpu, int]], *, slices_apart: bool = True) -> 
         whole=sum(free == gpu.memory for gpu, free in usable),
         together=together,
         slowest=min((group.bandwidth_gbps for group in linked), default=0),
+        has_slices=usable[0][0].slice is not None,
     )
 
 
@@ -142,7 +140,7 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
         mib = amount.mib
         if gpus == 1:
             return lambda room: bool(room.pieces) and room.pieces[0] >= mib
-        return lambda room: len(room.pieces) >= gpus and room.pieces[last] >= mib and not room.gpus[0][0].slice
+        return lambda room: len(room.pieces) >= gpus and room.pieces[last] >= mib and not room.has_slices
     needs, several_parts = _Needs(request), request.is_of_several_parts
     if request.needs_one_island:
         whole = amount == WHOLE
