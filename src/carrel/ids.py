@@ -24,3 +24,8 @@ NO_BOOKING = BookingId("")
 NO_GPU = GpuUuid("")
 NO_NODE = NodeName("")
 NO_PERSON = PersonId("")
+
+
+def short_id(id: str) -> str:
+    """Return the digits that people need to name a booking or a maintenance."""
+    return id[:8]

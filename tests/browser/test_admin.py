@@ -41,5 +41,6 @@ async def test_an_admin_closes_gpus_of_a_node_by_keyboard_and_sees_whom_it_hits(
         await page.get_by_label("Reason").fill("new fans")
         await page.get_by_role("button", name="Set the maintenance").press("Enter")
         await expect(page.get_by_role("region", name="Maintenance windows")).to_contain_text("ws-1/0")
-        await page.get_by_role("button", name="Remove maintenance of ws-1/0").click()
+        await page.get_by_text("Remove … maintenance of ws-1/0").click()
+        await page.get_by_role("button", name="Yes, remove it").click()
         await expect(page.get_by_role("status").first).to_contain_text("removed")

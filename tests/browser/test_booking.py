@@ -226,5 +226,6 @@ async def test_user_input_is_shown_as_text_not_as_markup(browser: Browser, servi
         assert text in (await page.locator(".bar.maintenance title").text_content() or "")
         assert await page.locator("img").count() == 0
         await page.goto("/admin")
-        await page.get_by_role("button", name="Remove maintenance").click()
+        await page.get_by_text("Remove … maintenance").click()
+        await page.get_by_role("button", name="Yes, remove it").click()
         await expect(page.get_by_role("status").first).to_contain_text("removed")

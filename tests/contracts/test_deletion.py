@@ -139,6 +139,16 @@ class TestAPod:
         await cluster.delete(PODS, "one", namespace, how=AT_ONCE)
 
 
+async def collector_knows(cluster: Client, resource: Resource[Any], namespace: str) -> None:
+    """Wait until the garbage collector knows what was created so far. On a real cluster it learns of objects from
+    watches: an owner that goes before is gone without what it owns. It takes objects one after the other, so one that
+    is created later tells, if its owner never existed: the collector deletes it."""
+    make = {LEASES: lease, SERVICES: service}[resource]
+    nobody = owned_by(config_map("nobody", uid=OTHER_UID))
+    await cluster.create(resource, make("later", ownerReferences=nobody), namespace)
+    assert await eventually(lambda: is_gone(cluster, resource, "later", namespace))
+
+
 class TestOwners:
     async def test_dependents_are_deleted_after_their_owner(self, cluster: Client, namespace: str) -> None:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
@@ -151,6 +161,7 @@ class TestOwners:
     async def test_an_orphan_stays_without_its_owner(self, cluster: Client, namespace: str) -> None:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
         await cluster.create(LEASES, lease("owned", ownerReferences=owned_by(owner)), namespace)
+        await collector_knows(cluster, LEASES, namespace)
         await cluster.delete(CONFIG_MAPS, "owner", namespace, how=DeleteOptions(propagation="Orphan"))
         assert await eventually(lambda: is_gone(cluster, CONFIG_MAPS, "owner", namespace))
         assert "ownerReferences" not in (await cluster.get(LEASES, "owned", namespace))["metadata"]
@@ -160,6 +171,7 @@ class TestOwners:
     ) -> None:
         owner = await cluster.create(PODS, pod("owner", spec={"nodeName": unique("node")}), namespace)
         await cluster.create(SERVICES, service("owned", ownerReferences=owned_by(owner)), namespace)
+        await collector_knows(cluster, SERVICES, namespace)
         going = await cluster.delete(
             PODS, "owner", namespace, how=DeleteOptions(grace_seconds=300, propagation="Orphan")
         )
@@ -179,6 +191,7 @@ class TestOwners:
     async def test_an_orphan_that_gets_its_dead_owner_back_is_deleted(self, cluster: Client, namespace: str) -> None:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
         made = await cluster.create(SERVICES, service("owned", ownerReferences=owned_by(owner)), namespace)
+        await collector_knows(cluster, SERVICES, namespace)
         await cluster.delete(CONFIG_MAPS, "owner", namespace, how=DeleteOptions(propagation="Orphan"))
         assert await eventually(lambda: is_gone(cluster, CONFIG_MAPS, "owner", namespace))
         again = {"metadata": {"uid": made["metadata"]["uid"], "ownerReferences": owned_by(owner)}}
@@ -202,6 +215,7 @@ class TestOwners:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
         body = lease("owned", ownerReferences=owned_by(owner), finalizers=["carrel.dev/hand-over"])
         await cluster.create(LEASES, body, namespace)
+        await collector_knows(cluster, LEASES, namespace)
         await cluster.delete(CONFIG_MAPS, "owner", namespace, how=DeleteOptions(propagation="Foreground"))
         going = await cluster.get(CONFIG_MAPS, "owner", namespace)
         assert going["metadata"]["deletionTimestamp"]

@@ -11,6 +11,7 @@ from carrel.bookings.maintenance import Maintenance
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import RULES, Booking, Broken, RuleInput
 from carrel.configuration.schema import BookingRules
+from carrel.ids import short_id
 from carrel.parsing.time import moment, words
 
 MOST_NAMED = 4
@@ -110,13 +111,13 @@ def hint_for_change(given: RuleInput, problems: tuple[Broken, ...], missing: Spa
     new, old, names = given.booking, given.old, {problem.rule for problem in problems}
     assert old is not None
     if names & {"min-duration", "end-after-start"} or new.end <= given.now:
-        return f"carrel cancel {old.id}"
+        return f"carrel cancel {short_id(old.id)}"
     later = [each.start - given.rules.cooldown for each in given.others if each.start >= old.start]
     latest = min([old.start + given.rules.max_duration, *later, *([missing.start] if missing else [])])
     is_extension = (new.start, new.gpus, new.model) == (old.start, old.gpus, old.model)
     if not is_extension or latest < old.end + timedelta(minutes=1) or names - {"max-duration", "cooldown", "capacity"}:
-        return f"carrel show {old.id}"
-    return f"carrel extend {old.id} --until {at_option(latest.replace(second=0, microsecond=0), given.zone)}"
+        return f"carrel show {short_id(old.id)}"
+    return f"carrel extend {short_id(old.id)} --until {at_option(latest.replace(second=0, microsecond=0), given.zone)}"
 
 
 def days_of(length: timedelta, rules: BookingRules) -> str:

@@ -36,7 +36,7 @@ from carrel.bookings.rules import (
 )
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlReading, SqlWriting
-from carrel.ids import NO_BOOKING, BookingId
+from carrel.ids import NO_BOOKING, BookingId, short_id
 from carrel.ledger.refusals import Refusal
 from carrel.parsing.addresses import is_address, is_user_name, normal
 from carrel.parsing.time import moment, seconds, words
@@ -313,7 +313,9 @@ class BookingCommands:
             return refusal
         if version is not None and version != record.version:
             return BookingRefusal(
-                RefusalReason.CHANGED, "The booking was changed meanwhile; look at it again.", hint=f"carrel show {id}"
+                RefusalReason.CHANGED,
+                "The booking was changed meanwhile; look at it again.",
+                hint=f"carrel show {short_id(id)}",
             )
         return record
 

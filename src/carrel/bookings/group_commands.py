@@ -128,7 +128,7 @@ async def not_manager(reading: SqlReading, group: str, by: Person) -> BookingRef
 
 
 _FORBIDDEN = BookingRefusal(RefusalReason.FORBIDDEN, "Only a lab admin may say who is in a group.")
-NO_GROUP_NAME = "A name of 1 to 255 printable characters is expected."
+NO_GROUP_NAME = "A name of 1 to 255 printable characters is expected, and neither “.” nor “..”."
 
 
 def _not_possible(group: str, user: str) -> BookingRefusal | None:

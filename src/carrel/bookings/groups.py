@@ -147,8 +147,9 @@ MOST_ADDRESSES = 2000
 
 
 def is_group_name(text: str) -> bool:
-    """Providers write `vision`, `/lab/vision` or `Vision Team`. Control characters only look like another name."""
-    return bool(text) and text == text.strip() and text.isprintable() and len(text) <= LONGEST_NAME
+    """Providers write `vision`, `/lab/vision` or `Vision Team`. Control characters only look like another name, and no
+    address of a group can end with dots: browsers and clients take them for a step up."""
+    return text.strip() == text and text.isprintable() and 0 < len(text) <= LONGEST_NAME and text not in (".", "..")
 
 
 def groups_to_keep(told: Collection[str]) -> frozenset[str]:

@@ -23,10 +23,11 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from carrel.cli.booking_text import booking_name, short_id
+from carrel.cli.booking_text import booking_name
 from carrel.cli.dates import InvalidDate
 from carrel.cli.options import BookingServiceSettings
 from carrel.command_errors import CONFLICT, FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
+from carrel.ids import short_id
 
 EXAMPLE = "carrel login https://gpus.lab.example"
 

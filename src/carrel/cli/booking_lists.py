@@ -8,11 +8,12 @@ from zoneinfo import ZoneInfo
 import typer
 
 from carrel.cli.booking_client import BookingClient, asking
-from carrel.cli.booking_text import Json, gpus_text, short_id, use_text
+from carrel.cli.booking_text import Json, gpus_text, use_text
 from carrel.cli.complete import models
 from carrel.cli.dates import date_text, parse_date
 from carrel.cli.options import BookingOutputSettings, ListFormat, Words
 from carrel.cli.output import Column, print_list, rows_of
+from carrel.ids import short_id
 from carrel.option_fields import argument, option
 from carrel.parsing.time import seconds
 

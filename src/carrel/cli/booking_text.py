@@ -8,6 +8,7 @@ from carrel.cli.dates import date_text, duration
 from carrel.cli.options import ListFormat
 from carrel.cli.output import print_lines, print_list
 from carrel.command_errors import REFUSED, USAGE, command_failed
+from carrel.ids import short_id
 from carrel.parsing.time import words
 
 Json = dict[str, Any]
@@ -54,11 +55,6 @@ def print_preview(preview: Json, zone: ZoneInfo, output: ListFormat, allowed: st
         titles = [problem["title"] for problem in preview["problems"]]
         what = titles[0] if len(titles) == 1 else f"{len(titles)} rules would be broken"
         raise command_failed(what, why, preview["hint"] or "carrel list", REFUSED)
-
-
-def short_id(id: str) -> str:
-    """Return the digits that people need to name it."""
-    return id[:8]
 
 
 def booking_name(item: Json) -> str:

@@ -11,12 +11,13 @@ from zoneinfo import ZoneInfo
 import typer
 
 from carrel.cli.booking_client import RequestRefused, asking
-from carrel.cli.booking_text import Json, booking_lines, check_one_end, print_booking, print_preview, short_id
+from carrel.cli.booking_text import Json, booking_lines, check_one_end, print_booking, print_preview
 from carrel.cli.complete import models
 from carrel.cli.dates import later, parse_date
 from carrel.cli.options import BookingOutputSettings, ListFormat, OneBookingSettings
 from carrel.cli.output import is_confirmed, print_lines
 from carrel.command_errors import USAGE, command_failed
+from carrel.ids import short_id
 from carrel.option_fields import option
 from carrel.parsing.time import seconds
 

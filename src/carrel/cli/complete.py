@@ -14,7 +14,8 @@ def models(ctx: typer.Context) -> list[tuple[str, str]]:
 
 
 def bookings(ctx: typer.Context) -> list[tuple[str, str]]:
-    from carrel.cli.booking_text import booking_name, short_id
+    from carrel.cli.booking_text import booking_name
+    from carrel.ids import short_id
 
     found = _asked(ctx, "/bookings?user=me&with_groups=true&newest_first=true&limit=20")
     return [(short_id(each["id"]), booking_name(each)) for each in found]

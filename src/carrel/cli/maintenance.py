@@ -9,12 +9,13 @@ from zoneinfo import ZoneInfo
 import typer
 
 from carrel.cli.booking_client import SHORTEST_ID, asking
-from carrel.cli.booking_text import Json, gpus_text, short_id
+from carrel.cli.booking_text import Json, gpus_text
 from carrel.cli.complete import models
 from carrel.cli.dates import date_text, parse_date
 from carrel.cli.options import BookingOutputSettings, ListFormat
 from carrel.cli.output import Column, is_confirmed, print_lines, print_list, rows_of
 from carrel.command_errors import USAGE, command_failed
+from carrel.ids import short_id
 from carrel.option_fields import argument, option
 from carrel.parsing.time import seconds
 

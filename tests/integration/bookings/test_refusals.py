@@ -94,11 +94,11 @@ async def test_an_extension_without_room_is_told_how_far_it_can_go(ada: Caller, 
     assert "2 GPUs by maintenance (new fans) from Sat 21 Nov 2026 13:00 CET" in refused.json["detail"]
     assert MEMBER not in refused.json["detail"], "it does not wait for itself"
     assert refused.json["detail"].endswith(" There is room until Sat 21 Nov 2026 13:00 CET.")
-    assert refused.json["hint"] == f"carrel extend {booking['id']} --until 2026-11-21T13:00+01:00"
+    assert refused.json["hint"] == f"carrel extend {booking['id'][:8]} --until 2026-11-21T13:00+01:00"
     assert (await ada.patch(path, {"end": at(5)})).status == 200
     again = await ada.patch(path, {"end": at(6)})
     assert "There is room until" not in again.json["detail"]
-    assert again.json["hint"] == f"carrel show {booking['id']}"
+    assert again.json["hint"] == f"carrel show {booking['id'][:8]}"
 
 
 async def test_an_extension_beyond_the_longest_booking_is_told_the_latest_end(ada: Caller) -> None:
@@ -108,7 +108,7 @@ async def test_an_extension_beyond_the_longest_booking_is_told_the_latest_end(ad
 
     assert refused.codes == ["max-duration"]
     assert refused.json["detail"].endswith(" It ends Mon 30 Nov 2026 13:00 CET at the latest.")
-    assert refused.json["hint"] == f"carrel extend {booking['id']} --until 2026-11-30T13:00+01:00"
+    assert refused.json["hint"] == f"carrel extend {booking['id'][:8]} --until 2026-11-30T13:00+01:00"
 
 
 async def test_a_booking_becomes_shorter_down_to_the_minimum_and_is_cancelled_below_it(
@@ -122,7 +122,7 @@ async def test_a_booking_becomes_shorter_down_to_the_minimum_and_is_cancelled_be
     refused = await ada.patch(path, {"end": at(0.5)})
 
     assert refused.json["detail"] == "A booking lasts at least 1 d; this is 12 h. To end it earlier, cancel it."
-    assert refused.json["hint"] == f"carrel cancel {booking['id']}"
+    assert refused.json["hint"] == f"carrel cancel {booking['id'][:8]}"
     assert (await ada.post(f"{path}/cancel")).json["ends"] == at(2 / 24)
 
 

@@ -35,6 +35,7 @@ def test_a_person_who_is_listed_and_seen_is_in_the_group_once() -> None:
         pytest.param(" vision", False, id="a space that nobody sees"),
         pytest.param("vis\x00ion", False, id="a control character"),
         pytest.param("vision\u202e", False, id="a character that turns the direction of writing"),
+        pytest.param("..", False, id="a step up in an address"),
         pytest.param("v" * 256, False, id="longer than its column"),
     ],
 )

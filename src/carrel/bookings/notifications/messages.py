@@ -8,6 +8,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from carrel.bookings.rules import Booking
+from carrel.ids import short_id
 from carrel.parsing.time import moment, words
 
 
@@ -149,7 +150,7 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
 
 def _advice(notification: Notification) -> str:
     # Without an id the commands mean the person's own booking.
-    which = f"{notification.booking} " if notification.facts.get("group") else ""
+    which = f"{short_id(notification.booking)} " if notification.facts.get("group") else ""
     if notification.occasion in REMINDERS:
         return f"Pods that use its GPUs are ended then: save your work. To go on:  carrel extend {which}--days 1"
     if notification.occasion is Occasion.REVOKED:

@@ -67,7 +67,10 @@ class UsageRecorder:
     def observe(self) -> None:
         """Look at the cluster, if it is time to. To be called every few seconds."""
         now, looked = self._now(), self._counter.looked
-        if looked is None or not self._looks.is_possible or now - looked < LOOK_EVERY or self._was_set(now):
+        if looked is None:
+            self._looks.changed()  # nothing is counted yet: it shall not pile up while the database is away
+            return
+        if not self._looks.is_possible or now - looked < LOOK_EVERY or self._was_set(now):
             return
         looks = self._looks.take(self._counter.is_slice_over(now))
         self._counter.look(looks, now, self._looks.changed())
