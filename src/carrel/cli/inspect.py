@@ -9,7 +9,7 @@ from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import NOT_FOUND, command_failed
 from carrel.dialects.options import Unit
 from carrel.ids import NO_NODE, NodeName
-from carrel.ledger.gpus import label_of, named
+from carrel.ledger.gpus import FIRST_SLICE, label_of, named
 from carrel.option_fields import argument, option
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "
         [
             node.name,
             addresses.get(node.name, ""),
-            *(f"{_used([gpu])}/{gpu.total}" for gpu in node.gpus),
+            *(f"{_slice_label(gpu)}{_used([gpu])}/{gpu.total}" for gpu in node.gpus),
             *["0/0"] * (most - len(node.gpus)),
             f"{_used(node.gpus)}/{_total(node.gpus)}",
         ]
@@ -87,6 +87,11 @@ def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "
     yield "-" * max(map(len, table))
     yield "Allocated/Total GPU Memory In Cluster:"
     yield f"{_used(gpus)}/{_total(gpus)} ({_percent(gpus)}%)"
+
+
+def _slice_label(gpu: "InspectedGpu") -> str:
+    """What says that a column is of a MIG slice, `0:3=`; nothing for a GPU, whose column has its number."""
+    return f"{label_of(gpu.index)}=" if gpu.index >= FIRST_SLICE else ""
 
 
 def details(

@@ -7,6 +7,7 @@ import pytest
 from carrel.dialects.options import CudaDevices, DialectOptions
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import NODES
+from carrel.node.interfaces import AllocatedDevices
 from carrel.node.settings import AgentMode
 from tests.kit.agent import RunningAgent, an_agent, becomes
 from tests.kit.eventually import eventually
@@ -94,3 +95,15 @@ async def test_beside_nvidias_plugin_slices_are_reported_and_not_advertised() ->
     async with a_lab([]) as lab, an_agent(lab, gpus=DIVIDED, mode=AgentMode.COEXIST) as running:
         assert {gpu["id"] for gpu in await running.devices()} == {1, 1000, 1001, 1002}
         assert not [each for each in running.kubelet.registered if each.resource_name.startswith("nvidia.com/")]
+
+
+async def test_beside_nvidias_plugin_the_agent_reports_who_has_which_slice() -> None:
+    async with a_lab([]) as lab, an_agent(lab, gpus=DIVIDED, mode=AgentMode.COEXIST) as running:
+        uuid = next(gpu["uuid"] for gpu in await running.devices() if gpu["id"] == 1001)
+        pod = await lab.pod("a", limits={SMALL: "1"})
+        running.kubelet.allocated_devices = [AllocatedDevices("lab", "a", "main", SMALL, (uuid,))]
+
+        async def users() -> object:
+            return {gpu["id"]: gpu["inUseBy"] for gpu in await running.devices() if gpu["inUseBy"]}
+
+        await becomes(users, {1001: [pod["metadata"]["uid"]]})
