@@ -6,7 +6,7 @@ import pytest
 
 from carrel.dialects.options import CudaDevices, DialectOptions
 from carrel.kubernetes.cluster import MergePatch
-from carrel.kubernetes.objects.resources import NODES
+from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.settings import AgentMode
 from tests.kit.agent import RunningAgent, an_agent, becomes
@@ -100,7 +100,9 @@ async def test_beside_nvidias_plugin_slices_are_reported_and_not_advertised() ->
 async def test_beside_nvidias_plugin_the_agent_reports_who_has_which_slice() -> None:
     async with a_lab([]) as lab, an_agent(lab, gpus=DIVIDED, mode=AgentMode.COEXIST) as running:
         uuid = next(gpu["uuid"] for gpu in await running.devices() if gpu["id"] == 1001)
-        pod = await lab.pod("a", limits={SMALL: "1"})
+        container = {"name": "main", "image": "work", "resources": {"limits": {SMALL: "1"}}}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
+        pod = await lab.client.create(PODS, {**body, "spec": {"nodeName": "n1", "containers": [container]}}, "lab")
         running.kubelet.allocated_devices = [AllocatedDevices("lab", "a", "main", SMALL, (uuid,))]
 
         async def users() -> object:
