@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import golang
+from testbed import compiler, golang
 from testbed.tools import Missing, assets, cache, locked, say
 
 MODULES = Path(__file__).parent / "modules"
@@ -35,6 +35,8 @@ class Programs:
     """Parts that are left out, because they need a C library."""
     renamed: tuple[tuple[str, str], ...] = ()
     """Where the usual name of the program is not that of its Go package."""
+    is_in_c: bool = False
+    """Whether parts of it are, which call a library that is found when it runs."""
 
     @property
     def pin(self) -> Path:
@@ -48,6 +50,7 @@ class Programs:
 ETCD = Programs("etcd-3.6.5", renamed=(("server", "etcd"),))
 CONTAINERD = Programs("containerd-2.2.1", tags=("no_btrfs", "no_devmapper", "no_zfs"))
 CNI_PLUGINS = Programs("cni-1.9.0")
+CONTAINER_TOOLKIT = Programs("nvidia-container-toolkit-1.20.1", is_in_c=True)
 
 
 def release() -> str:
@@ -88,7 +91,7 @@ def built(programs: Programs) -> Path:
 
 def prepare() -> None:
     """All that the tests need. Gigabytes that only the build needed are deleted at the end."""
-    wanted: list[Programs] = [CONTAINERD, CNI_PLUGINS]
+    wanted: list[Programs] = [CONTAINERD, CNI_PLUGINS, CONTAINER_TOOLKIT]
     if not assets(*KUBERNETES):
         wanted.insert(0, kubernetes())
     if not assets("etcd"):
@@ -117,7 +120,7 @@ def _build(programs: Programs) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     options = ["-trimpath", "-tags", ",".join(programs.tags), "-ldflags", _ldflags(programs), "-o", f"{draft}/"]
-    _compile(go, programs.pin, options)
+    _compile(go, programs, options)
     for made, known in programs.renamed:
         (draft / made).rename(draft / known)
     programs.folder.parent.mkdir(exist_ok=True)
@@ -125,9 +128,9 @@ def _build(programs: Programs) -> None:
     say(f"{programs.name} is built ({_elapsed(began)}) and kept in {programs.folder}")
 
 
-def _compile(go: Path, pin: Path, options: Sequence[str]) -> None:
+def _compile(go: Path, programs: Programs, options: Sequence[str]) -> None:
     """`go build` with low priority, and a line of progress at intervals."""
-    environment = go_environment()
+    pin, environment = programs.pin, go_environment() | (compiler.environment() if programs.is_in_c else {})
     _run(go, pin, "mod", "download")
     packages = _run(go, pin, "list", "-deps", "tool").count("\n")
     began = spoke = time.monotonic()
@@ -169,7 +172,9 @@ def go_environment() -> dict[str, str]:
 def _ldflags(programs: Programs) -> str:
     """Sets the version of Kubernetes: without it, clients see v0.0.0-master and Helm refuses to work."""
     kind, _, version = programs.name.rpartition("-")
-    return " ".join(["-s", "-w", *(_version_flags(version) if kind == "kubernetes" else ())])
+    # Lazy: what the driver's library lacks is missed only when it is called.
+    in_c = ["-extldflags=-Wl,-z,lazy"] if programs.is_in_c else []
+    return " ".join(["-s", "-w", *in_c, *(_version_flags(version) if kind == "kubernetes" else ())])
 
 
 def _version_flags(version: str) -> Iterable[str]:

@@ -66,6 +66,7 @@ def _apt(*command: str, at: Path, architecture: str) -> None:
     (state / "lists/partial").mkdir(parents=True, exist_ok=True)
     (state / "archives/partial").mkdir(parents=True, exist_ok=True)
     (state / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {SUITE} main\n")
+    (state / "installed").touch()  # nothing: what the machine has may be newer than what its mirror has
     apt = ["apt-get", "--quiet=2", "--option", "APT::Sandbox::User=root"]
     for option, value in {
         "APT::Architecture": architecture,
@@ -73,6 +74,7 @@ def _apt(*command: str, at: Path, architecture: str) -> None:
         "Dir::Etc::SourceList": state / "sources.list",
         "Dir::Etc::SourceParts": "-",
         "Dir::State::Lists": state / "lists",
+        "Dir::State::Status": state / "installed",
         "Dir::Cache": state,
         "Dir::Cache::Archives": state / "archives",
     }.items():

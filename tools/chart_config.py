@@ -14,7 +14,7 @@ import yaml
 
 from carrel.configuration.fields import INFO, Info, key_of
 from carrel.configuration.moved import BY_VARIABLE
-from carrel.configuration.reading import Leaf, every_field
+from carrel.configuration.reading import OFF, Leaf, every_field
 from carrel.configuration.schema import Configuration
 
 IN_VALUES = (
@@ -98,7 +98,10 @@ def _field(hint: Any, info: Info) -> dict[str, Any]:
     if get_origin(hint) is not None:
         return {"type": "object", "additionalProperties": {"type": "string"}, **about}
     if issubclass(hint, Enum):
-        return {"type": "string", "enum": [each.value for each in hint], **about}
+        words = [each.value for each in hint]
+        if OFF in words:  # what YAML makes of it without quotes
+            return {"type": ["string", "boolean"], "enum": [*words, False], **about}
+        return {"type": "string", "enum": words, **about}
     if hint is timedelta:
         return {"type": "string", "pattern": "^[0-9]{1,9}[dhms]$", **about}
     if hint is int:

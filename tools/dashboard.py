@@ -301,10 +301,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Nodes with trouble",
-            "Unusable GPUs, and pods with other GPUs than promised, by the agents' own word.",
+            "Unusable GPUs, pods with other GPUs than promised, and containers without their limit of memory, by the"
+            " agents' own word.",
             (
                 Query('carrel_node_gpus{usable="false"} > 0', "unusable {{instance}}"),
                 Query("carrel_node_mismatches > 0", "mismatches {{instance}}"),
+                Query("carrel_node_containers_not_limited > 0", "not limited {{instance}}"),
             ),
         ),
         Panel(

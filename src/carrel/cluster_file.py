@@ -8,8 +8,9 @@
 
 The file of one node has only `gpus`; `8xTesla-T4:15360+2xNVIDIA-A100:81920` (count, model, MiB) is short for one.
 `mig: [3g.40gb, 2g.20gb]` divides each GPU of its line into such MIG slices. `unusable: "XID 79"` makes a GPU unhealthy;
-`activity: training` says what a program does on it (`carrel.node.simulated_activity`). An error names the file, the
-line, the value and what is expected.
+`activity: training` says what a program does on it (`carrel.node.simulated_activity`); `keptMiB: 450` is what the
+driver of a real GPU keeps of its memory, and `driver: "615.20"` its release. An error names the file, the line, the
+value and what is expected.
 """
 
 import re
@@ -64,6 +65,10 @@ class _GpuGroup(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """The profiles of the slices into which each GPU is divided."""
     unusable: str = ""
     activity: str = ""
+    kept_mib: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="keptMiB", default=0)
+    """What its driver keeps of its memory for itself."""
+    driver: str = ""
+    """The release of its driver."""
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,6 +121,12 @@ def read_activities(text: str, source: str) -> tuple[str, ...]:
     """What is said of each of these GPUs, in their order; empty: nothing."""
     found = _read_node(text, source)
     return tuple(group.activity for group in found.gpus for _ in range(group.count * (len(group.mig) or 1)))
+
+
+def read_drivers(text: str, source: str) -> tuple[tuple[MiB, str], ...]:
+    """What the driver keeps of each of these GPUs, and its release, in their order."""
+    found = _read_node(text, source)
+    return tuple((MiB(group.kept_mib), group.driver) for group in found.gpus for _ in range(group.count))
 
 
 @contextmanager

@@ -41,6 +41,7 @@ PURE_MODULES = (
     "carrel.bookings.usage.sums",
     "carrel.cli.recent_minutes",
     "carrel.configuration.fields",
+    "carrel.configuration.gpu_memory",
     "carrel.configuration.schema",
     "carrel.jupyterhub.hand_over",
     "carrel.jupyterhub.profiles",

@@ -16,21 +16,21 @@ from pathlib import Path
 from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
-    "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_824,  # MIG slices on the map, and their part in GPU hours
-    "cli": 8_442,  # MIG slices by their GPU and number
-    "cluster": 5_468,  # GPUs that were divided anew while somebody held a part
-    "configuration": 1_275,  # how long usage keeps names
-    "demo": 1_840,  # MIG slices that nobody has in it
-    "dialects": 4_946,  # MIG slices in words of NVIDIA's plugin, and in reports
-    "files beside the folders": 1_150,  # simulated MIG slices
+    "admission": 2_270,  # a part of a GPU is a limit; no limits in MIG slices
+    "bookings": 15_836,  # MIG slices on the map
+    "cli": 8_469,  # doctor says where the memory of parts is limited; MIG slices by their number
+    "cluster": 5_488,  # the record says whether limits of memory are required; GPUs that are divided anew
+    "configuration": 1_315,  # how much of a GPU pods share, and whether that is a limit
+    "demo": 1_843,  # begins with a history of use: people with habits, a stuck counter; MIG slices
+    "dialects": 5_084,  # limits of memory; agents report what pods may share of a GPU; MIG slices
+    "files beside the folders": 1_161,  # simulated drivers keep memory; MIG slices
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_688,  # says why a watch is not open
-    "ledger": 4_857,  # MIG slices: who may have one, and summaries of their room
-    "lifecycle": 5_376,  # the leader writes a record again that somebody edited; reservation pods for MIG slices
+    "ledger": 4_939,  # more than can be shared of a GPU is the GPU alone; limits need nodes that can; MIG slices
+    "lifecycle": 5_415,  # when limits of memory begin; MIG slices
     "manifests": 74,
-    "node": 3_719,  # samples what GPUs do; loses only what a GPU does not say; finds MIG slices and advertises them
+    "node": 4_006,  # what a driver keeps and limits of a GPU's memory; MIG slices
     "parsing": 504,  # simpler characters for terminals without UTF-8
     "resource_claims": 3_084,  # everything about ResourceClaims, from the components; MIG slices of NVIDIA's DRA driver
     "scheduling": 2_039,  # ids have types of their own

@@ -9,12 +9,14 @@ from typing import Any
 
 import yaml
 
-from carrel.configuration.schema import MemoryResource, ResourceClaims
+from carrel.configuration.gpu_memory import MemoryResource
+from carrel.configuration.schema import ResourceClaims
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import FieldValidation
 from carrel.node.agent import Agent, AgentContext
 from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
+from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.run import claim_driver_of
 from carrel.node.settings import AgentOptions
 from carrel.node.simulated_machine import SimulatedMachine
@@ -59,6 +61,8 @@ async def an_agent(
     kubelet: FakeKubelet | None = None,
     fields: FieldValidation = FieldValidation.STRICT,
     claims: ResourceClaims | None = None,
+    cgroups: Path | None = None,
+    machine: type[SimulatedMachine] = SimulatedMachine,
     **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
     """Of the node n1, by default with a plugin for memory. When the block begins the plugin is registered; where memory
@@ -70,7 +74,8 @@ async def an_agent(
         given = AgentOptions(node_name=N1, kubelet_folder=kubelet.root, **settings)
         pod_resources, checkpoint = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
         driver = claim_driver_of(claims or ResourceClaims())
-        context = AgentContext(SimulatedMachine(file, N1), pod_resources, checkpoint, claim_driver=driver)
+        groups = PodCgroups(cgroups) if cgroups is not None else None
+        context = AgentContext(machine(file, N1), pod_resources, checkpoint, groups, driver)
         agent = Agent(Client(transport or lab.api, fields), given, context, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:

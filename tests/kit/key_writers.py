@@ -15,6 +15,7 @@ from carrel.dialects import (
     hand_over_record,
     kai,
     kai_reservation,
+    memory_limits,
     seal,
     visible_devices,
 )
@@ -33,6 +34,7 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     visible_devices.devices_key("*"): _AT_BIND,
     carrel.INDICES: _AT_BIND,
     visible_devices.indices_key("*"): _AT_BIND,
+    memory_limits.limit_key("*"): _AT_BIND,
     carrel.SLOTS: _AT_BIND,
     carrel.CGPU_DISABLE: _AT_BIND,
     gpuclaim.ALLOCATED: _BOTH,  # later, where the kubelet chooses

@@ -114,7 +114,7 @@ class ReviewedCluster:
 
     bookings: Sequence[Json] = ()
     running: Sequence["RunningPod"] = ()
-    nodes: Sequence[Node] = (a_node("n1", 3),)
+    nodes: Sequence[Node] = (replace(a_node("n1", 3), why_no_limits=""),)
     node_objects: Mapping[str, Json] = field(default_factory=dict)
     """Node → what the object says besides its name, as `{"spec": {"unschedulable": True}}`."""
     claims: Sequence[Json] = ()

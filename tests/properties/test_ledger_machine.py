@@ -20,7 +20,7 @@ from carrel.ledger.coverage import (
     cover_waiting,
     uses_of,
 )
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import Gpu, MiB, Node, shareable, total_of
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, candidates, place
 from carrel.ledger.refusals import Refusal
@@ -56,6 +56,11 @@ class Model:
         held = [memory for (_, uuid), (memory, _) in self.shares.items() if uuid == gpu.uuid]
         return gpu.memory - sum(gpu.memory if memory is None else memory for memory in held)
 
+    def is_all_of(self, gpu: Gpu, amount: Amount) -> bool:
+        """Whether somebody asks for more than pods may share, of a GPU that nobody has a part of."""
+        whole = isinstance(amount, Memory) and gpu.memory < amount.mib <= total_of(gpu.memory)
+        return whole and self.free(gpu) == gpu.memory
+
     def will_do(self, gpu: Gpu, request: Request, uid: str) -> bool:
         slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
         return (
@@ -64,7 +69,7 @@ class Model:
             and request.model in ("", gpu.model)
             and allowed(gpu, request.selector)
             and gpu.bandwidth_gbps >= slowest
-            and self.free(gpu) >= request.amount.on(gpu.memory)
+            and (self.free(gpu) >= request.amount.on(gpu.memory) or self.is_all_of(gpu, request.amount))
         )
 
     def fits(self, node: str, request: Request, uid: str) -> bool:
@@ -120,6 +125,10 @@ requests = st.builds(
 )
 
 
+memories = st.one_of(sizes.map(MiB), st.builds(lambda mib, kept: shareable(mib, mib + kept), sizes, st.integers(1, 9)))
+"""Also of GPUs whose drivers keep some."""
+
+
 @st.composite
 def nodes(draw: st.DrawFn) -> Node:
     name = draw(st.sampled_from(NODES))
@@ -131,7 +140,7 @@ def nodes(draw: st.DrawFn) -> Node:
             node=NodeName(name),
             index=index,
             model=draw(st.sampled_from(["X", "B"])),
-            memory=MiB(draw(sizes)),
+            memory=draw(memories),
             island=draw(st.sampled_from(["", "x", "y"])),
             bandwidth_gbps=draw(st.sampled_from([64, 600])),
             unusable=draw(st.sampled_from(["", "", "", "unhealthy: XID 79"])),

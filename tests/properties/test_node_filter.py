@@ -17,6 +17,7 @@ from tests.kit.gpus import A100, A6000, a_gpu, a_node, a_slice, held, holder, me
 NODES = ("n1", "n2", "n3", "stranger")
 REQUESTS = (
     memory(8138),
+    memory(8138, is_limited=True),
     memory(8138, gang=Gang("lab/together", 4)),
     whole(2),
     Request(1, Portion(Fraction(1, 2)), model=A100),
@@ -42,7 +43,7 @@ gpus = st.tuples(
     st.sampled_from(["", "", "1g.10gb", "3g.40gb"]),
 )
 nodes = st.builds(
-    lambda name, drawn, labels, unusable: Node(
+    lambda name, drawn, labels, unusable, why_no_limits: Node(
         name,
         advertised_as_gpus(
             [
@@ -55,11 +56,13 @@ nodes = st.builds(
         ),
         labels,
         unusable=unusable,
+        why_no_limits=why_no_limits,
     ),
     st.sampled_from(NODES[:3]),
     st.lists(gpus, max_size=2),
     st.sampled_from([{}, {"zone": "lab"}, {"nvidia.com/mig.strategy": "single"}]),
     st.sampled_from(["", "", "the agent is silent"]),
+    st.sampled_from(["", "its driver is old"]),
 )
 asked_nodes = st.one_of(
     st.permutations(NODES).map(tuple),

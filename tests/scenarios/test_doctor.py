@@ -13,6 +13,7 @@ import pytest
 from carrel.cli.checks.finding import Check, Finding, HopState, Installation, ok
 from carrel.cli.checks.table import CHECKS, findings
 from carrel.cli.doctor import lines
+from carrel.cluster.configuration_record import APPLIED
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import JsonPatch, MergePatch
@@ -33,6 +34,7 @@ from tests.kit.configuration import configure
 from tests.kit.gpus import a_node
 from tests.kit.installation import InstalledLab
 from tests.kit.lab import OURS, Lab, a_lab
+from tests.kit.limited_pods import says
 
 PAGE = Path(__file__).parents[2] / "docs/doctor.md"
 
@@ -408,6 +410,35 @@ async def test_an_agent_that_cannot_see_containers_is_a_warning() -> None:
         well = await InstalledLab(lab).one("agents")
     assert (blind.state, well.state) == (HopState.WARN, HopState.OK)
     assert "a GPU counts as free while a deleted pod may still use it" in blind.text
+
+
+@pytest.mark.parametrize(
+    ("limits", "can", "state", "said"),
+    [
+        pytest.param("required", [True, True], HopState.OK, "limits the memory of every part", id="required"),
+        pytest.param("off", [True, False], HopState.OK, "counted, and not limited", id="off"),
+        pytest.param("auto", [False, False], HopState.OK, "no node can (n1: its driver is old; n2", id="none can"),
+        pytest.param("auto", [True, False], HopState.WARN, "until these nodes can limit them too: n2", id="one cannot"),
+        pytest.param("auto", [True, True], HopState.OK, "all nodes can limit memory", id="it is about to begin"),
+    ],
+)
+async def test_whether_parts_are_limited(limits: str, can: list[bool], state: HopState, said: str) -> None:
+    async with a_lab([a_node("n1"), a_node("n2")]) as lab:
+        await configure(lab.client, f"memory: {{limits: '{limits}'}}", APPLIED)
+        for node, is_able in zip(("n1", "n2"), can, strict=True):
+            await says(lab, "possible" if is_able else "its driver is old", node)
+        finding = (await seen(lab))["memory limits"]
+
+    assert (finding.state, said in finding.text) == (state, True), finding.text
+
+
+async def test_a_node_that_takes_no_parts_is_named() -> None:
+    async with a_lab([a_node("n1"), a_node("n2")]) as lab:
+        await configure(lab.client, "memory: {limits: required}", APPLIED)
+        await says(lab, "possible", "n1")
+        finding = (await seen(lab))["node n2"]
+
+    assert finding.state is HopState.WARN
 
 
 async def test_no_agent_at_all_is_a_warning() -> None:

@@ -45,6 +45,7 @@ MEANINGS = {
     "GPUFieldsDropped": "On a Node: which fields of its GPUs the cluster's definition drops, and what to apply.",
     "GPUReleased": "On a Node that was away: who freed which of its GPUs by hand.",
     "GPUNotPromised": "The pod sees a GPU that nobody promised it.",
+    "GPUMemoryNotLimited": "The driver lets a container use another amount of GPU memory than it was promised.",
 }
 """Reason of an Event → what its message says."""
 COMMANDS = {"carrel/cluster/record/release.py": "release"}

@@ -25,6 +25,7 @@ and so does a second review of the changed pod. In order:
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -48,10 +49,11 @@ from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.free_again import free_again
 from carrel.cluster.waiting.starts_soon import starts_soon
-from carrel.dialects import carrel, gpushare, hand_over_record, nvidia, registry, visible_devices
+from carrel.dialects import carrel, gpushare, hand_over_record, memory_limits, nvidia, registry, visible_devices
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
+from carrel.dialects.memory_limits import limited
 from carrel.dialects.notice import with_notice_file, without_gpu, write_without_gpu, written_by_us
 from carrel.dialects.options import DeviceList, HideFrom, WhenFull
 from carrel.dialects.protected_keys import Writer, account_of
@@ -60,8 +62,10 @@ from carrel.dialects.tier import namespace_as_person, unreadable_when_full, when
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import PRIORITY_CLASSES
+from carrel.ledger.gpus import MiB
 from carrel.ledger.never import Never
 from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE
 from carrel.ledger.tiers import Tier
 from carrel.parsing.fields import Field
 
@@ -143,7 +147,7 @@ class PodAdmission:
             return changed.answer("untouched")
         if isinstance(asked, Refusal):
             return _refused(asked)
-        new = NewPod(pod, owner, asked)
+        new = NewPod(pod, owner, self._as_limited(pod, asked))
         if why_not := self._why_not_admitted(request, new):
             return _refused(f"{subject(pod.metadata)} asks for {why_not}")
         if record is not None and not (asked.is_by_claims and asked.why_unknown):  # else nobody knows which to remove
@@ -152,6 +156,15 @@ class PodAdmission:
             )
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
         return await self._admitted(new, changed, is_exempt=is_exempt)
+
+    def _as_limited(self, pod: Pod, asked: AskedGpus) -> AskedGpus:
+        """What is asked for, with limits of memory if this pod gets them: if it asks for a part of a GPU, or for what a
+        GpuClaim will say that does not exist yet."""
+        request = replace(asked.request, is_limited=False)  # what a user wrote is not there any more
+        is_part = request.amount != WHOLE or bool(asked.why_unknown)
+        if self._options.limits_memory and is_part and not (asked.is_by_claims or request.by_kubelet):
+            request = limited(pod, request)
+        return asked._replace(request=request)
 
     def _is_proven(self, pod: Pod) -> bool:
         """Whether what Carrel writes on a pod was written by Carrel, in an earlier review of this pod. Without a key
@@ -181,6 +194,9 @@ class PodAdmission:
         if pod.spec.scheduler_name not in self._schedulers and not asked.is_by_claims:
             why = f"wants the scheduler {pod.spec.scheduler_name!r}, which does not know who holds which GPU"
             return f"a GPU and {why}; leave schedulerName out"  # any scheduler allocates claims
+        if asked.request.slices and asked.request.is_limited:
+            why = "NVIDIA's driver limits no memory inside a slice, and limits are on here (memory.limits)"
+            return f"a part of a MIG slice; {why}; ask for a whole slice"
         annotations = ((request.object or {}).get("metadata") or {}).get("annotations") or {}
         size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
         if size > LARGEST_ANNOTATIONS:
@@ -333,14 +349,19 @@ class PodAdmission:
             return
         dialect, by_plugin = asked.dialect, self._options.coexist and asked.request.by_kubelet
         cuda_devices = self._state.options.dialect_options.cuda_devices
-        sight = visible_devices.sight_of(pod, asked.request.containers, cuda_devices)
+        sight, limits = visible_devices.sight_of(pod, asked.request.containers, cuda_devices), dict[str, list[Json]]()
+        if asked.request.is_limited:
+            # Until the pod is bound, and for one that somebody else binds.
+            smallest = min((room.smallest for room in self._state.ledger.rooms.values() if room.pieces), default=1)
+            changed.annotations |= memory_limits.write_limits(asked.request, [MiB(smallest)])
+            limits = {each.container: memory_limits.variables(each.container) for each in asked.request.containers}
 
         def with_devices(container: Mapping[str, Any]) -> Json:
             if container.get("name") not in sight:
                 return visible_devices.hidden(container)
             if by_plugin:
                 return visible_devices.left_to_the_plugin(container)
-            variables = dialect.variables(pod, container)
+            variables = [*dialect.variables(pod, container), *limits.get(container["name"], ())]
             return visible_devices.shown(container, sight[container["name"]], variables, dialect.variable_names)
 
         changed.change_containers(with_devices)
@@ -367,8 +388,9 @@ class PodAdmission:
             sight = visible_devices.sight_of(pod, asked.request.containers, cuda_devices)
 
         def with_devices(container: Mapping[str, Any]) -> Json:
-            sees = sight.get(container.get("targetContainerName") or "")
-            return visible_devices.shown(container, sees) if sees else visible_devices.hidden(container)
+            target = container.get("targetContainerName") or ""
+            sees, limit = sight.get(target), memory_limits.variables_beside(pod, target)
+            return visible_devices.shown(container, sees, limit) if sees else visible_devices.hidden(container)
 
         here = {each["name"].text() for each in Field(old, "the old pod")["spec"]["ephemeralContainers"].items()}
         joined = [

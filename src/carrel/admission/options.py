@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from carrel.cluster.runtime_class import AUTO
+from carrel.configuration.gpu_memory import Limits
 from carrel.configuration.schema import ANY_ACCOUNT, Configuration, PluginMode
 from carrel.dialects.jupyter import HubPeople
 from carrel.dialects.options import LONGEST_GRACE_S, SCHEDULER, DeviceList, HideFrom, WhenFull
@@ -38,6 +39,8 @@ class AdmissionOptions:
     """Whoever creates a pod may say for which user of a hub."""
     username_prefix: str = ""
     """What the API server puts before the names of people, as `oidc:`."""
+    limits_memory: bool = False
+    """Containers that use a part of a GPU get a limit of its memory."""
     hub_people: HubPeople = field(default_factory=HubPeople)
 
 
@@ -57,5 +60,6 @@ def admission_options(of: Configuration) -> AdmissionOptions:
         spawners=of.hubs.named,
         believes_all=ANY_ACCOUNT in of.hubs.accounts,
         username_prefix=of.pods.username_prefix,
+        limits_memory=of.memory.limits is Limits.REQUIRED,
         hub_people=of.hubs.people(),
     )

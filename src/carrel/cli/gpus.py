@@ -69,7 +69,7 @@ def _on(carrel: "ReadCluster", node: NodeName) -> Iterator[dict[str, Any]]:
     closed = known.out_of_use if known is not None else ""
     for entry in shown_gpus(carrel.cluster_ledger, node):
         gpu = entry.gpu
-        about = {"node": node, "gpu": gpu.index, "model": gpu.model, "of_mib": gpu.memory}
+        about = {"node": node, "gpu": gpu.index, "model": gpu.model, "of_mib": int(gpu.memory)}
         for uid, holder in reader.holders_of(entry):
             held = {"mib": entry.held(entry.shares[uid]), "pod": holder.pod, "user": holder.user}
             until = seconds(holder.until) if holder.until is not None else None

@@ -96,7 +96,7 @@ def _gpu(carrel: ReadCluster, entry: GpuEntry, pods: tuple[TopPod, ...], closed:
         node=gpu.node,
         index=gpu.index,
         model=gpu.model,
-        mib=gpu.memory,
+        mib=int(gpu.memory),
         remark=gpu.unusable or closed or (f"kept for {entry.kept_for}" if entry.kept_for else ""),
         latest=usage.latest if usage is not None and is_fresh else NOTHING_KNOWN,
         activity=carrel.activities.of(entry),

@@ -5,6 +5,7 @@
     carrel-applied   carrel.yaml changes.yaml   both as they were when they were last good: all components follow it
                      refused.json               why what is there now is not in force; empty: it is
                      history.json               the last changes, with when, by whom and why
+                     memory-limits              `required`, once memory.limits: auto has become that
 
 Only the elected controller writes `carrel-applied` (`lifecycle.configuring`). So all components act on the same rules,
 and a mistake in the other two changes nothing.
@@ -12,13 +13,14 @@ and a mistake in the other two changes nothing.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from carrel.configuration.current import CurrentConfiguration, FieldChange, changes
 from carrel.configuration.fields import Change
+from carrel.configuration.gpu_memory import Limits
 from carrel.configuration.reading import Unusable, read
 from carrel.configuration.schema import Configuration
 from carrel.kubernetes.cluster import Cluster, NotFound, Selection
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 
 GIVEN, CHANGES, APPLIED = "carrel", "carrel-changes", "carrel-applied"
 TEXT, CHANGES_TEXT, REFUSED, HISTORY = "carrel.yaml", "changes.yaml", "refused.json", "history.json"
+MEMORY_LIMITS = "memory-limits"
 LONGEST_HISTORY, LARGEST_HISTORY = 50, 128 * 1024
 """Changes, and their bytes. An object has at most a megabyte, and without room for the next change none could be
 recorded any more."""
@@ -64,17 +67,27 @@ class Record:
     history: Sequence[Applied] = ()
     version: str = ""
     """Its resourceVersion; empty: it is not there yet."""
+    limits_required: bool = False
+    """Whether `memory.limits: auto` has become `required`."""
 
     def data(self) -> dict[str, str]:
         refused = msgspec.json.encode(self.refused).decode() if self.refused.mistakes else ""
         history = list(self.history[-LONGEST_HISTORY:])
         while len(encoded := msgspec.json.encode(history)) > LARGEST_HISTORY:
             del history[0]
-        return {TEXT: self.text, CHANGES_TEXT: self.changes, REFUSED: refused, HISTORY: encoded.decode()}
+        limits = {MEMORY_LIMITS: Limits.REQUIRED.value} if self.limits_required else {}
+        return {TEXT: self.text, CHANGES_TEXT: self.changes, REFUSED: refused, HISTORY: encoded.decode(), **limits}
 
     def configuration(self) -> Configuration:
         """Raises `Unusable` if it was written by a version of Carrel that knows other fields."""
-        return read(self.text, self.changes)
+        return in_force(read(self.text, self.changes), limits_required=self.limits_required)
+
+
+def in_force(of: Configuration, *, limits_required: bool) -> Configuration:
+    """Return what `auto` means now in place of it: components know `required`, and nothing else that limits memory."""
+    if not limits_required or of.memory.limits is not Limits.AUTO:
+        return of
+    return replace(of, memory=replace(of.memory, limits=Limits.REQUIRED))
 
 
 def record_of(found: ConfigMap) -> Record:
@@ -86,6 +99,7 @@ def record_of(found: ConfigMap) -> Record:
         _decoded(data.get(REFUSED, ""), RefusedChange, NOTHING_REFUSED),
         _decoded(data.get(HISTORY, ""), list[Applied], []),
         found.metadata.resource_version,
+        data.get(MEMORY_LIMITS) == Limits.REQUIRED.value,
     )
 
 

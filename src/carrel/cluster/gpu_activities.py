@@ -76,7 +76,7 @@ class GpuActivities:
             return unknown(UnknownWhy.UNUSABLE, usage.until if usage is not None else None)
         now = self._carrel.options.now()
         recent = self._recent(entry, usage) if usage is not None else None
-        return activity_of(usage, now, held_since, self.lowest_watts(gpu.model, now), recent)
+        return activity_of(usage, now, held_since, self.lowest_watts(gpu.model, usage, now), recent)
 
     def _recent(self, entry: GpuEntry, usage: GpuUsage) -> ActivePart | None:
         """Return what its holders did in the last hour, which only a process that remembers knows."""
@@ -88,8 +88,9 @@ class GpuActivities:
         since = (bound_at(pod) or created_at(pod)) if pod is not None else NEWEST
         return since if since != NEWEST else None
 
-    def lowest_watts(self, model: str, now: datetime) -> float | None:
-        """Return what the GPU of this model draws that draws least, as far as this process has seen."""
+    def lowest_watts(self, model: str, usage: GpuUsage | None, now: datetime) -> float | None:
+        """Return what the GPU of this model draws that draws least, as far as this process has seen. `usage`: of one of
+        them, which may be the first."""
         if self._lowest_at is None or not timedelta() <= now - self._lowest_at < LOWEST_EVERY:
             self._lowest_at = now
             for name in self._carrel.ledger.nodes:
@@ -98,7 +99,8 @@ class GpuActivities:
                     if gpu.uuid in watts:
                         drawn = float(watts[gpu.uuid])
                         self._lowest[gpu.model] = min(drawn, self._lowest.get(gpu.model, drawn))
-        return self._lowest.get(model)
+        own = usage.latest.power_watts if usage is not None else None
+        return min((watts for watts in (self._lowest.get(model), own) if watts is not None), default=None)
 
 
 LOOK_EVERY = timedelta(minutes=1)
@@ -140,8 +142,9 @@ class RememberedActivities(GpuActivities):
         if looked is not None and timedelta() <= now - looked < LOOK_EVERY:
             return
         if entries := shown_gpus(self._carrel.cluster_ledger, node):
-            self._looked[node] = now
             self._remember(node, entries)
+            if self.usages.of_node(node):
+                self._looked[node] = now  # of a node without a sample, the first one is shown at once
 
     def _remember(self, node: NodeName, entries: Iterable[GpuEntry]) -> None:
         sums, before = dict[GpuUuid, RecentSums](), self._sums.get(node, {})

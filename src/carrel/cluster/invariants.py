@@ -22,7 +22,7 @@ from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.ids import NO_GPU, BookingId, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.ledger.coverage import Entitlement
-from carrel.ledger.gpus import Gpu, Node, named
+from carrel.ledger.gpus import Gpu, Node, named, total_of
 from carrel.ledger.shares import Share
 from carrel.parsing import Malformed
 
@@ -180,8 +180,11 @@ def _of_shares(lease: LeaseRecord, shares: Mapping[HolderId, Share], gpu: Gpu | 
         others = ", ".join(sorted(str(share.holder) for share in shares.values() if share is not whole[0]))
         words = f"{where} is held whole by {whole[0].holder}, and also by {others}"
         yield Violation(Invariant.WHOLE_GPU_SHARED, _name_of(lease), words)
-    elif gpu is not None and not whole and (held := sum(share.memory or 0 for share in shares.values())) > gpu.memory:
-        words = f"{where} has {gpu.memory} MiB, and {held} MiB are promised"
+        return
+    held = sum(share.memory or 0 for share in shares.values())
+    # With what its driver keeps: pods that had shared that too stay when memory.capacity is changed.
+    if gpu is not None and not whole and held > total_of(gpu.memory):
+        words = f"{where} has {total_of(gpu.memory)} MiB, and {held} MiB are promised"
         yield Violation(Invariant.MEMORY_EXCEEDED, _name_of(lease), words)
 
 

@@ -2,7 +2,7 @@
 
 Reading order:
 
-    schema                     the sections and their fields, each with its reason
+    schema gpu_memory          the sections and their fields, each with its reason
     fields reasons             how a field is declared; the reasons, for those who print them
     reading contradictions     from the file to the value and back, with all mistakes at once
     current                    the configuration in force in a process, and what of a change it can take over

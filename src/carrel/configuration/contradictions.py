@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
+from carrel.configuration.gpu_memory import MemoryResource as Resource
 from carrel.configuration.schema import ANY_ACCOUNT, Configuration, PodsOfNobody
-from carrel.configuration.schema import MemoryResource as Resource
 from carrel.dialects.options import DeviceList
 from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.printable import printable

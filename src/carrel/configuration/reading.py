@@ -212,6 +212,10 @@ def _section(kind: type[T], content: object, path: str, mistakes: list[str]) -> 
     return kind(**given)
 
 
+OFF = "off"
+"""YAML reads it as false where it has no quotes."""
+
+
 def _value(hint: Any, value: object, info: Info) -> object:
     """Raises `ValueError` with what was expected."""
     if get_origin(hint) is tuple:
@@ -223,8 +227,9 @@ def _value(hint: Any, value: object, info: Info) -> object:
             return dict(value)
         raise ValueError(f"a word for each name{_such_as(info)}")
     if isinstance(hint, type) and issubclass(hint, Enum):
-        if value in [each.value for each in hint]:
-            return hint(value)
+        word = OFF if value is False else value
+        if word in [each.value for each in hint]:
+            return hint(word)
         raise ValueError(" or ".join(str(each.value) for each in hint))
     if hint is bool or hint is str:
         if type(value) is hint:

@@ -15,6 +15,7 @@ from enum import Enum
 from zoneinfo import ZoneInfo
 
 from carrel.configuration.fields import Change, entry
+from carrel.configuration.gpu_memory import GpuMemory
 from carrel.dialects.jupyter import HubPeople
 from carrel.dialects.options import (
     SCHEDULER,
@@ -23,7 +24,6 @@ from carrel.dialects.options import (
     DialectOptions,
     DraDriver,
     HideFrom,
-    Unit,
     WhenFull,
 )
 from carrel.ledger.tiers import AtEnd, TierPolicy
@@ -36,12 +36,6 @@ SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelt
 class PluginMode(Enum):
     NATIVE = "native"
     COEXIST = "coexist"
-
-
-class MemoryResource(Enum):
-    AUTO = "auto"
-    PLUGIN = "plugin"
-    NODE = "node"
 
 
 class Victims(Enum):
@@ -74,22 +68,6 @@ class Lab:
     @property
     def zone(self) -> ZoneInfo:
         return ZoneInfo(self.timezone)
-
-
-@dataclass(frozen=True, slots=True)
-class GpuMemory:
-    """The memory of GPUs."""
-
-    unit: Unit = entry(Unit.MIB, "What one unit of gpushare's memory resource is.", change=Change.WHEN_FREE)
-    """A number on a pod means nothing without it. MiB is the finest; on machines with more memory than the kubelet can
-    count in MiB, the agent says which unit to use."""
-    resource: MemoryResource = entry(
-        MemoryResource.AUTO,
-        "How gpushare's memory resource is advertised: as devices of a plugin, as a number on the Node's status, or"
-        " (auto) by a plugin if the kubelet can handle so many devices.",
-        change=Change.WHEN_FREE,
-    )
-    """A kubelet of 1.36 and newer stalls for minutes on tens of thousands of devices."""
 
 
 @dataclass(frozen=True, slots=True)

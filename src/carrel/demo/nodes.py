@@ -17,7 +17,7 @@ from pathlib import Path
 from zlib import crc32
 
 from carrel.cluster.pod_progress import FINISHED
-from carrel.configuration.schema import MemoryResource
+from carrel.configuration.gpu_memory import MemoryResource
 from carrel.demo.kubelets import Kubelets
 from carrel.dialects import nvidia
 from carrel.dialects.kai_reservation import is_reservation
@@ -31,7 +31,7 @@ from carrel.ledger.gpu_usage import GpuSample
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.node.agent import Agent, AgentContext
-from carrel.node.interfaces import AllocatedDevices, DeviceAllocator, MachineState
+from carrel.node.interfaces import AllocatedDevices, ControlGroup, DeviceAllocator, MachineState
 from carrel.node.kubelet import KubeletCheckpoint
 from carrel.node.nvidia.visible_gpu import GpuSources
 from carrel.node.reservation import hold_gpu
@@ -192,6 +192,9 @@ class SteadyMachine:
 
     async def read_state(self) -> MachineState:
         return MachineState(self._node.gpus)
+
+    async def memory_limits(self, groups: Sequence[ControlGroup]) -> Mapping[ControlGroup, MiB | None]:
+        return {}  # nobody limits a simulated GPU
 
     async def sample(self) -> Mapping[GpuUuid, GpuSample]:
         users: dict[GpuUuid, list[str]] = {}

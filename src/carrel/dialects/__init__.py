@@ -19,6 +19,7 @@ Reading order:
                                           has, and what it does when no GPU is free
     protected_keys seal                   what only Carrel writes, and how that is proved
     visible_devices                       what a pod is told at bind, and which container sees which GPU
+    memory_limits                         how much memory of its GPUs a container may have
     cpu_manifest                          a pod without its GPU
     lent_gpus                             a booked pod that is not placed, and whose GPUs others may use
     notice                                what the person in a pod is told, and what a pod says that runs without a GPU

@@ -40,6 +40,7 @@
       carrel.dev/asked-for: {"gpus": 1, "model": "NVIDIA-A100"}
                                             and what it asked for, see `without_gpu`
       devices.carrel.dev/<container>: GPU-… the GPUs of one container, where containers differ
+      limits.carrel.dev/<container>: "8138" how many MiB of each of its GPUs the driver lets it have: `memory_limits`
       carrel.dev/indices: 0,1               by dialects.cudaDevices: index: the same GPUs by their numbers on the
       indices.carrel.dev/<container>: 0     node, for CUDA_VISIBLE_DEVICES
       carrel.dev/slots: n1/0,n1/1           what its Leases are for, where they do not name a UUID: slots, on a node
@@ -102,7 +103,8 @@ SEES_GPUS = "carrel.dev/sees-gpus"
 INSTALLED_IN = "carrel.dev/installed-in"
 """On the ClusterRole that marks the one installation of a cluster: its namespace."""
 
-PREFIXES = ("carrel.dev/", "devices.carrel.dev/", "indices.carrel.dev/")
+LIMITS_PREFIX = "limits.carrel.dev/"
+PREFIXES = ("carrel.dev/", "devices.carrel.dev/", "indices.carrel.dev/", LIMITS_PREFIX)
 TIER = "carrel.dev/tier"
 BOOKED = "booked"
 OPPORTUNISTIC = "opportunistic"

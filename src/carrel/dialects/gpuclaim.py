@@ -11,11 +11,12 @@
     GpuNodeStatus    spec.nodeName, status.{total,devices[].{id,inUseBy,health,bandwidthGBps,island}}
 
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
-GPU) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode`, `reason` and, of a MIG slice,
-`mig.{profile,parent,parentId,parentMemoryMiB}`; to a GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one
-`aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or `node`: how it is advertised), `message`, `orphans` (pods
-that run although the cluster has them no more), `preparedClaims` (which users are ResourceClaims) and `usage` (what the
-GPUs are used for: `gpu_usage`).
+GPU) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `usableMiB` (what pods may share of it; absent: all),
+`numaNode`, `reason` and, of a MIG slice, `mig.{profile,parent,parentId,parentMemoryMiB}`; to a GpuNodeStatus
+`heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or `node`: how it
+is advertised), `memoryLimits` (`possible`, or why containers cannot be limited there), `message`, `orphans` (pods that
+run although the cluster has them no more), `preparedClaims` (which users are ResourceClaims) and `usage` (what the GPUs
+are used for: `gpu_usage`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +35,23 @@ from carrel.ids import NO_NODE, GpuUuid, HolderId, NodeName, PodUid, ResourceCla
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.gpu_usage import GpuUsage
-from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, MigSlice, Node, is_place_name, place_name
+from carrel.ledger.gpus import (
+    LIMITS_NOT_SAID,
+    UNKNOWN_MEMORY,
+    Gpu,
+    MiB,
+    MigSlice,
+    Node,
+    is_place_name,
+    place_name,
+    shareable,
+    total_of,
+)
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ANY_SLICE, WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
 from carrel.parsing.malformed import Malformed
+from carrel.parsing.printable import printable
 from carrel.parsing.time import instant, seconds
 
 CLAIM = "gpu.scheduling/claim"
@@ -53,8 +66,11 @@ NATIVE = "native"
 COEXIST = "coexist"
 
 MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE = "memoryUnit", "memoryResource", "message"
+MEMORY_LIMITS = "memoryLimits"
+LIMITS_POSSIBLE = "possible"
 ORPHANS = "orphans"
 PREPARED_CLAIMS = "preparedClaims"
+OPTIONAL = (MEMORY_UNIT, MEMORY_RESOURCE, MEMORY_LIMITS, MESSAGE, ORPHANS, PREPARED_CLAIMS)
 """Of a GpuNodeStatus: those of Carrel's own fields that may be absent."""
 
 POLICIES = {
@@ -177,10 +193,16 @@ def node_of(status: GpuNodeStatus, labels: Mapping[str, str]) -> Node:
     for position, gpu in enumerate(gpus):
         if any(gpu.index == other.index or gpu.uuid == other.uuid for other in gpus[:position]):
             raise _DevicePath(status, position).malformed("id", gpu.index, "an id and a uuid that no other device has")
-    chooses = status.status.mode == COEXIST
+    chooses, limits = status.status.mode == COEXIST, status.status.memory_limits
     if mig.STRATEGY in labels:
         gpus = mig.advertised_as_gpus(gpus, labels)
-    return Node(name, tuple(sorted(gpus, key=lambda gpu: gpu.index)), labels, kubelet_chooses=chooses)
+    return Node(
+        name,
+        tuple(sorted(gpus, key=lambda gpu: gpu.index)),
+        labels,
+        why_no_limits="" if limits == LIMITS_POSSIBLE else printable(limits) if limits else LIMITS_NOT_SAID,
+        kubelet_chooses=chooses,
+    )
 
 
 def users_on(status: GpuNodeStatus, uuid: GpuUuid, index: int) -> tuple[HolderId, ...]:
@@ -228,6 +250,7 @@ def node_status(
     said = {
         MEMORY_UNIT: remarks.memory_unit,
         MEMORY_RESOURCE: remarks.memory_resource,
+        MEMORY_LIMITS: "" if node.why_no_limits == LIMITS_NOT_SAID else node.why_no_limits or LIMITS_POSSIBLE,
         MESSAGE: remarks.message,
     }
     return {
@@ -250,7 +273,7 @@ def node_status(
 
 def report(status: Mapping[str, Any]) -> dict[str, Any]:
     """A merge patch that makes a GpuNodeStatus say just this: what it says no more is null, which removes it."""
-    return {"status": {**dict.fromkeys((MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE, ORPHANS, PREPARED_CLAIMS)), **status}}
+    return {"status": {**dict.fromkeys(OPTIONAL), **status}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +297,15 @@ def _gpu(device: Device, node: NodeName, labels: Mapping[str, str], place: _Devi
         raise place.malformed("id", device.id, f"at most {HIGHEST_INDEX}")
     if is_place_name(device.uuid) and device.uuid != place_name(node, device.id):
         raise place.malformed("uuid", device.uuid, "not the place of another GPU")
+    total = MiB(device.memory_mib) or _labelled_memory(node, labels)
+    if device.usable_mib is not None and not 1 <= device.usable_mib <= total:
+        raise place.malformed("usableMiB", device.usable_mib, f"1 to {total}, its memoryMiB")
     return Gpu(
         uuid=device.uuid or place_name(node, device.id),
         node=node,
         index=device.id,
         model=device.model or labels.get(nvidia.PRODUCT, ""),
-        memory=MiB(device.memory_mib) or _labelled_memory(node, labels),
+        memory=total if device.usable_mib is None else shareable(device.usable_mib, total),
         island=device.island,
         bandwidth_gbps=device.bandwidth_gbps,
         unusable=_unusable(device),
@@ -312,7 +338,8 @@ def _device(gpu: Gpu, in_use_by: Sequence[HolderId]) -> dict[str, Any]:
         "island": gpu.island,
         "uuid": gpu.uuid,
         "model": gpu.model,
-        "memoryMiB": gpu.memory,
+        "memoryMiB": total_of(gpu.memory),
+        "usableMiB": int(gpu.memory) if gpu.memory < total_of(gpu.memory) else None,
         "reason": gpu.unusable,
         "numaNode": gpu.numa_node,
         "mig": _written_slice(gpu.slice) if gpu.slice is not None else None,

@@ -68,6 +68,8 @@ class Device(ObjectPart):
     uuid: GpuUuid = NO_GPU
     model: str = ""
     memory_mib: int = msgspec.field(default=0, name="memoryMiB")
+    usable_mib: int | None = msgspec.field(default=None, name="usableMiB")
+    """What pods may share of its memory. None: all of it."""
     reason: str = ""
     """Why the GPU is not healthy."""
     numa_node: int | None = None
@@ -94,6 +96,9 @@ class GpuNodeStatusStatus(ObjectPart):
     orphans: tuple[PodUid, ...] | None = None
     """Carrel's own field: uids of pods whose containers run, although the cluster has no such pods. None: the agent
     cannot see containers."""
+    memory_limits: str = ""
+    """Carrel's own field: `possible` if the memory of a container can be limited there, else why not. Empty: the agent
+    does not say."""
     prepared_claims: tuple[ResourceClaimUid, ...] = ()
     """Carrel's own field: which of the users of GPUs are not pods but ResourceClaims, by their uids."""
 

@@ -31,7 +31,7 @@ from carrel.dialects.options import Unit
 from carrel.ids import NodeName
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject, variable_from
-from carrel.ledger.gpus import MiB
+from carrel.ledger.gpus import MiB, total_of
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Memory, Request
@@ -173,9 +173,10 @@ def variables(pod: Pod, container: Mapping[str, Any]) -> list[Json]:
 
 
 def bind_annotations(binding: PodBinding) -> dict[str, str]:
-    unit, gpu = binding.options.memory_unit, binding.placement.gpus[0]
-    pod_units = binding.pod_request.request.amount.on(gpu.memory) // unit.mib
-    assumption = Assumption(gpu.index, gpu.memory // unit.mib, pod_units, False, binding.assumed_at_ns)
+    unit, gpu, amount = binding.options.memory_unit, binding.placement.gpus[0], binding.pod_request.request.amount
+    # As the pod asks, and as the Node has it: also where a part of the GPU is kept by its driver.
+    pod_units = (amount.mib if isinstance(amount, Memory) else amount.on(gpu.memory)) // unit.mib
+    assumption = Assumption(gpu.index, total_of(gpu.memory) // unit.mib, pod_units, False, binding.assumed_at_ns)
     is_disabled = binding.node_labels.get(NO_ISOLATION_LABEL) == "true"
     return {**write_assumption(assumption), carrel.CGPU_DISABLE: "true" if is_disabled else "false"}
 
@@ -264,7 +265,7 @@ def _gpu(entry: GpuEntry, unit: Unit) -> InspectedGpu:
     for share in entry.shares.values():
         holder = share.holder
         pods.append(InspectedPod(holder.name or holder.uid, holder.namespace, entry.held(share) // unit.mib))
-    return InspectedGpu(entry.gpu.index, entry.gpu.memory // unit.mib, pods)
+    return InspectedGpu(entry.gpu.index, total_of(entry.gpu.memory) // unit.mib, pods)
 
 
 DIALECT = Dialect(

@@ -58,11 +58,8 @@ def advertised_as_gpus(gpus: Sequence[Gpu], labels: Mapping[str, str]) -> tuple[
 
 
 def why_no_part(pod: Pod, request: Request) -> Refusal | None:
-    """Why a request for slices is refused that wants a part of each; None if it is not.
-
-    NVIDIA's driver limits no memory inside a slice: where limits are enforced, a part of one is to be refused here too.
-    """
-    if not request.is_of_several_parts:
+    """Why a request for slices is refused that wants a part of each; None if it is not."""
+    if request.gpus == 1 or request.amount == WHOLE:
         return None
     why = f"asks for a part of {request.gpus} MIG slices, which no program can use as one"
     return Refusal(f"{subject(pod.metadata)} {why}; ask for whole slices, or for a part of one")

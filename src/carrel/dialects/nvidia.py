@@ -5,6 +5,8 @@ spec.nodeSelector, Node labels         nvidia.com/gpu.product      the model, as
 Node labels                            nvidia.com/gpu.memory       MiB; one value for all GPUs of the node
 env of a container                     NVIDIA_VISIBLE_DEVICES      what the runtime lets in: UUIDs, `none`, `void`
 env of a container                     CUDA_VISIBLE_DEVICES        what CUDA numbers from 0, among those
+env of a container                     NVIDIA_GPU_MEMORY_LIMIT     MiB of each of its GPUs that the driver lets it have
+env of a container                     NVIDIA_GPU_MEMORY_REQUEST   MiB that the driver keeps for it; Carrel writes 0
 mounts of a container                  /var/run/nvidia-container-devices/GPU-…   as the first variable, by a mount
 /proc/driver/nvidia/gpus/*/information GPU UUID: GPU-…             the driver's own word about a GPU
 """
@@ -24,6 +26,8 @@ MEMORY = "nvidia.com/gpu.memory"
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+MEMORY_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
+MEMORY_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 RUNTIME_CLASS = "nvidia"
 """What the GPU operator calls the RuntimeClass of its container runtime."""
 TOOL_NAMESPACES = ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "nvidia-dra-driver-gpu")
@@ -79,6 +83,7 @@ DIALECT = Dialect(
     example="nvidia-model.yaml",
     request_of=request_of,
     resources=(GPU,),
+    variable_names=(MEMORY_LIMIT, MEMORY_REQUEST),
     advertises=(GPU,),
     node_labels=(PRODUCT, MEMORY),
 )

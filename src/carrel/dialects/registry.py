@@ -11,7 +11,7 @@ and the size of a gang. A gang is as large as the claim (`gangSize`) or the pod 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from carrel.dialects import carrel, gpuclaim, gpushare, hami, kai, mig, nvidia
+from carrel.dialects import carrel, gpuclaim, gpushare, hami, kai, memory_limits, mig, nvidia
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
@@ -105,6 +105,8 @@ def request_of(
         return why
     if model or gang:
         request = replace(request, model=model, gang=gang)
+    if any(key.startswith(carrel.LIMITS_PREFIX) for key in pod.metadata.annotations):
+        request = memory_limits.limited(pod, request)
     return PodRequest(dialect, request, claim.metadata.name if claim else "")
 
 

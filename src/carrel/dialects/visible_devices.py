@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from carrel.dialects import carrel, kai, kai_reservation, nvidia
+from carrel.dialects import carrel, kai, kai_reservation, memory_limits, nvidia
 from carrel.dialects.interface import Json, PodBinding
 from carrel.dialects.options import CudaDevices
 from carrel.ids import GpuUuid
@@ -85,6 +85,8 @@ def bind_annotations(binding: PodBinding) -> dict[str, str]:
         # Also where they see the same GPUs: their environment refers to these keys since the pod was admitted.
         for container, of_container in binding.placement.by_container().items():
             notes |= _told(of_container, binding, container)
+    if binding.pod_request.request.is_limited:
+        notes |= memory_limits.write_limits(binding.pod_request.request, [gpu.memory for gpu in gpus])
     return notes | binding.pod_request.dialect.bind_annotations(binding)
 
 
@@ -230,7 +232,7 @@ def _value(pod: Mapping[str, Any], variable: Mapping[str, Any]) -> str | None:
 
 def _with(container: Mapping[str, Any], variables: list[Json], replaced: Sequence[str] = ()) -> Json:
     # First, as other variables may refer to them.
-    ours = {*VARIABLES, *replaced, *(each["name"] for each in variables)}
+    ours = {*VARIABLES, *memory_limits.VARIABLES, *replaced, *(each["name"] for each in variables)}
     written = container.get("env") or []
     env = [*variables, *[each for each in written if each.get("name") not in ours]]
     changed = dict(container)

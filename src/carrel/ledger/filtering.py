@@ -119,6 +119,12 @@ def _unfitness(ledger: Ledger, request: Request, name: NodeName) -> int:
     return int(suitable < request.gpus)
 
 
+def all_limit_memory(ledger: Ledger) -> bool:
+    """Whether every node with GPUs can limit their memory. A silent one counts too: it may be back."""
+    nodes = [node for node in map(ledger.node, ledger.nodes) if node is not None and node.gpus]
+    return bool(nodes) and not any(node.why_no_limits for node in nodes)
+
+
 def linked_first(ledger: Ledger, request: Request, nodes: tuple[NodeName, ...]) -> tuple[NodeName, ...]:
     """The nodes, those first where all GPUs of the request may be in one island, if it prefers that."""
     prefers = request.topology.mode is TopologyMode.PREFERRED

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NewType
 
 from carrel.ids import GpuUuid, NodeName
@@ -11,6 +12,42 @@ MiB = NewType("MiB", int)
 
 UNKNOWN_MEMORY = MiB(1)
 """Of a GPU whose size nobody reports: it can be had whole, and no share of it fits."""
+
+
+LIMITS_NOT_SAID = "its agent does not say that it can"
+
+
+class _Shareable(int):
+    """Memory that pods may share of a GPU whose driver keeps some for itself. A plain number wherever it is counted.
+
+    Two GPUs that differ in what they have in all are not alike, although as much of them can be shared. What is written
+    as JSON is `int(memory)`.
+    """
+
+    total: int
+
+    def __eq__(self, other: object) -> bool:
+        return int.__eq__(self, other) and (not isinstance(other, _Shareable) or other.total == self.total)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
+
+
+@lru_cache(maxsize=1024)  # one object for each kind of GPU: comparing them is then comparing identities
+def shareable(mib: int, total: int) -> MiB:
+    """Return the memory of a GPU that has `total` and of which pods may share `mib`."""
+    if mib >= total:
+        return MiB(total)
+    memory = _Shareable(mib)
+    memory.total = total
+    return MiB(memory)
+
+
+def total_of(memory: int) -> MiB:
+    """Return what a GPU has in all, given its memory: with what its driver keeps."""
+    return MiB(memory.total if isinstance(memory, _Shareable) else memory)
 
 
 def memory_text(mib: int) -> str:
@@ -86,6 +123,7 @@ class Gpu:
     index: int
     model: str
     memory: MiB
+    """What pods may have of it. Where its driver keeps some, `total_of` says what it has in all."""
     island: str = ""
     """GPUs of one NVLink island reach each other fast. Empty: the GPU has no link, it is an island of its own."""
     bandwidth_gbps: int = 0
@@ -151,6 +189,9 @@ class Node:
     closed: str = ""
     """Why pods in general cannot come here ("cordoned (kubectl uncordon n1)"): only a pod that tolerates it may have a
     GPU here, and who sends pods to nodes sees to that. Empty: they can."""
+    why_no_limits: str = LIMITS_NOT_SAID
+    """Why the memory of a container cannot be limited here: pods that were admitted with a limit cannot start. Empty:
+    it can."""
     kubelet_chooses: bool = False
     """NVIDIA's own plugin hands the GPUs over, and nobody can say which: see `slots`."""
 

@@ -43,7 +43,7 @@ class GpuEntry:
         """MiB. Below zero if the cluster says that more is held than there is."""
 
     def held(self, share: Share) -> int:
-        return self.gpu.memory if share.memory is None else share.memory
+        return int(self.gpu.memory) if share.memory is None else share.memory
 
     def less(self, mib: int) -> "GpuEntry":
         """The same, with so much less of it free."""

@@ -135,7 +135,7 @@ def _lacks(gpu: Gpu, request: Request) -> _Step:
         return _Step.UUID
     if topology.mode is TopologyMode.REQUIRED and gpu.bandwidth_gbps < topology.min_bandwidth_gbps:
         return _Step.LINKS
-    if isinstance(amount, Memory) and UNKNOWN_MEMORY != gpu.memory < amount.mib:
+    if isinstance(amount, Memory) and UNKNOWN_MEMORY != gpu.memory < amount.on(gpu.memory):
         return _Step.MEMORY
     return _Step.NOTHING
 
@@ -181,6 +181,9 @@ def _in_words(request: Request, nodes: Iterable[Node], *, is_limited: bool) -> N
 def _why_none(request: Request, nodes: Sequence[Node], where: str) -> tuple[str, str] | None:
     """What is the case if no GPU would do, and what helps; None if one would."""
     lacks = {gpu: _lacks(gpu, request) for node in _kinds(nodes, request) for gpu in node.gpus}
+    if not lacks and request.is_limited:
+        fact = f"No node{where} with GPUs can limit the memory of a part of one (memory.limits)"
+        return fact, "ask for a whole GPU, or see docs/memory-limits.md"
     if not lacks:
         return f"No node{where} has a GPU", "correct the labels in the claim"
     step = max(lacks.values())

@@ -51,6 +51,8 @@ class NodeRoom:
     """The same by model and size alone: mostly there is one kind."""
     pieces: tuple[int, ...] = ()
     """Free MiB of every usable GPU, largest first."""
+    smallest: int = 0
+    """The memory of the smallest usable GPU. Whoever asks for more may mean a GPU with what its driver keeps."""
     whole: int = 0
     """Usable GPUs that nobody holds a part of."""
     together: int | None = None
@@ -66,7 +68,7 @@ class NodeRoom:
     def for_request(self, request: Request) -> "NodeRoom":
         """What the request may have, by whether it asks for slices."""
         room = self.slices.get(request.slices, NO_ROOM) if request.slices else self
-        return NO_ROOM if request.is_of_several_parts and room.has_slices else room
+        return NO_ROOM if request.avoids_slices and room.has_slices else room
 
     def without(self, selector: GpuSelector) -> "NodeRoom":
         """The room on those GPUs that the selector allows by their UUIDs."""
@@ -106,6 +108,7 @@ def summarise(gpus: Iterable[tuple[Gpu, int]], *, slices_apart: bool = True) -> 
         groups=groups,
         alike=by_kind,
         pieces=pieces,
+        smallest=min(memory for _, memory, _ in by_kind),
         whole=sum(free == gpu.memory for gpu, free in usable),
         together=together,
         slowest=min((group.bandwidth_gbps for group in linked), default=0),
@@ -138,10 +141,17 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
         return lambda room: room.whole >= gpus
     if is_plain and isinstance(amount, Memory):
         mib = amount.mib
-        if gpus == 1:
-            return lambda room: bool(room.pieces) and room.pieces[0] >= mib
-        return lambda room: len(room.pieces) >= gpus and room.pieces[last] >= mib and not room.has_slices
-    needs, several_parts = _Needs(request), request.is_of_several_parts
+        avoids_slices = request.avoids_slices
+
+        def has_memory(room: NodeRoom) -> bool:
+            if avoids_slices and room.has_slices:
+                return False
+            if mib <= room.smallest:
+                return len(room.pieces) >= gpus and room.pieces[last] >= mib
+            return _most_gpus(room, request, _Needs(request), slowest) >= gpus
+
+        return has_memory
+    needs, avoids_slices = _Needs(request), request.avoids_slices
     if request.needs_one_island:
         whole = amount == WHOLE
 
@@ -153,7 +163,7 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
         return fits_an_island
 
     def fits_the_node(room: NodeRoom) -> bool:
-        if several_parts and room.has_slices:
+        if avoids_slices and room.has_slices:
             return False
         if slowest or len(room.alike) != 1:
             return _most_gpus(room, request, needs, slowest) >= gpus

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.ids import NO_BOOKING, NO_POD, BookingId, HolderId, NodeName, PodUid
-from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, total_of
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.node_room import able, fit_test
 from carrel.ledger.refusals import Refusal
@@ -106,7 +106,7 @@ def candidates(ledger: Ledger, request: Request, nodes: Sequence[NodeName], pod:
     fits = fit_test(request)
     rooms = map(ledger.rooms.get, nodes)
     fitting = [name for name, room in zip(nodes, rooms, strict=True) if room is not None and fits(room)]
-    if request.node_labels:
+    if request.node_labels or request.is_limited:
         fitting = [name for name in fitting if request.selects(ledger.node(name))]
     kept = {entry.gpu.node for entry in map(ledger.entry, ledger.kept_for(pod)) if entry is not None}
     if kept:  # summaries leave kept GPUs out: on these few nodes, look at the GPUs themselves
@@ -126,8 +126,7 @@ def place(ledger: Ledger, request: Request, node: NodeName, pod: HolderId = NO_P
     if there.unusable:
         return Refusal(f"{node} takes no new GPU pods: {there.unusable}")
     if not request.selects(there):
-        missing = _missing_labels(there, request)
-        return Refusal(f"{node} does not have the label{'s' * (missing.count(',') > 0)} {missing}")
+        return Refusal(f"{node} {_why_not_selected(there, request)}")
     able = able_entries(ledger, request, node, pod)
     chosen = choose(able, request) if len(able) >= request.gpus else None
     if chosen is None:
@@ -332,7 +331,8 @@ def why_not(ledger: Ledger, request: Request, node: NodeName, pod: HolderId = NO
     if there.unusable:
         return f"no new GPU pods: {there.unusable}"
     if not request.selects(there):
-        return f"not labelled {_missing_labels(there, request)}"
+        missing = missing_labels(there, request)
+        return f"not labelled {missing}" if missing else there.why_no_limits
     gpus = len(ledger.entries(node))
     # A summary leaves out what is kept, for whomever: only who has something kept for it looks at the GPUs themselves.
     count = len(able_entries(ledger, request, node, pod)) if ledger.kept_for(pod) else able(ledger.rooms[node], request)
@@ -365,7 +365,13 @@ def _refusal(
     return Refusal(f"{node} has no room for {request}: {found} its {len(entries)} GPUs would do{unusable}", details)
 
 
-def _missing_labels(node: Node, request: Request) -> str:
+def _why_not_selected(node: Node, request: Request) -> str:
+    if missing := missing_labels(node, request):
+        return f"does not have the label{'s' * (missing.count(',') > 0)} {missing}"
+    return f"takes no parts of GPUs, because it cannot limit their memory: {node.why_no_limits}"
+
+
+def missing_labels(node: Node, request: Request) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(request.node_labels - node.labels.items()))
 
 
@@ -394,7 +400,10 @@ def _obstacle(entry: GpuEntry, request: Request, pod: HolderId) -> str:
     if need > gpu.memory and gpu.memory == UNKNOWN_MEMORY:
         return f"has an unknown amount of memory, {need:,} MiB asked: its node does not report it; {LACKS_FIELDS}"
     if need > gpu.memory:
-        return f"has {gpu.memory:,} MiB in all, {need:,} MiB asked"
+        return f"has {total_of(gpu.memory):,} MiB in all, {need:,} MiB asked"
+    if entry.free < 0:
+        more = f"has {gpu.memory:,} MiB for pods, and {_held_by(entry)} hold {-entry.free:,} MiB more"
+        return f"{more}: they keep it, and it takes no new pods until they end"
     if entry.free < need:
         return f"has {max(entry.free, 0):,} MiB free, {need:,} MiB asked; held by {_held_by(entry)}"
     return ""

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 from carrel.ids import NO_NODE, HolderId, NodeName
 from carrel.ledger.filtering import FilterResult
+from carrel.ledger.gpus import total_of
 from carrel.ledger.ledger import GpuEntry, Ledger, room_on
 from carrel.ledger.node_room import NodeRoom, fit_test
 from carrel.ledger.placement import Placement, WaitingPod, choose, suits
@@ -200,7 +201,10 @@ class _TakenFirst:
         self._entries[node] = tuple(
             entry.less(need(entry.gpu.memory)) if entry in chosen else entry for entry in entries
         )
-        self._most_free[node] = max(entry.free for entry in self._entries[node])
+        self._most_free[node] = max(
+            total_of(entry.gpu.memory) if entry.free == entry.gpu.memory else entry.free
+            for entry in self._entries[node]
+        )
         return True
 
 

@@ -6,17 +6,22 @@ from enum import Enum
 from fractions import Fraction
 
 from carrel.ids import GpuUuid
-from carrel.ledger.gpus import Gpu, MiB, MigSlice, Node
+from carrel.ledger.gpus import Gpu, MiB, MigSlice, Node, total_of
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """An amount of a GPU in MiB, the same on every GPU asked for."""
+    """An amount of a GPU in MiB, the same on every GPU asked for.
+
+    More than pods may share of a GPU, and no more than it has, is the GPU alone: who knows its size asks for all of it.
+    """
 
     mib: MiB
 
     def on(self, gpu_memory: MiB) -> MiB:
-        return self.mib
+        if self.mib <= gpu_memory or self.mib > total_of(gpu_memory):
+            return self.mib
+        return MiB(int(gpu_memory))
 
     def __str__(self) -> str:
         return f"{self.mib:,} MiB"
@@ -191,6 +196,8 @@ class Request:
     topology: Topology = Topology()
     node_labels: frozenset[tuple[str, str]] = frozenset()
     gang: Gang | None = None
+    is_limited: bool = False
+    """Its containers have limits of GPU memory, so that they start only where these can be set."""
     containers: tuple[ContainerNeed, ...] = field(default=(), compare=False)
     """Who in the pod uses it. Does not matter to placement, so it does not make two requests different."""
     by_kubelet: bool = field(default=False, compare=False)
@@ -222,23 +229,27 @@ class Request:
 
     def allows_slice(self, of: MigSlice | None) -> bool:
         """Whether it may have such a part of a GPU; None: a GPU that is not divided. No program uses two slices as one
-        GPU, so nobody has parts of several."""
+        GPU, so nobody has parts of several; and NVIDIA's driver limits no memory inside one."""
         if of is None:
             return not self.slices
-        if self.is_of_several_parts:
+        if self.avoids_slices:
             return False
         if not self.slices:
             return of.is_gpu
         return self.slices == ANY_SLICE or (self.slices == of.profile and not of.is_gpu)
 
     @property
-    def is_of_several_parts(self) -> bool:
-        """Whether it is for a part of each of several GPUs."""
-        return self.gpus > 1 and self.amount != WHOLE
+    def avoids_slices(self) -> bool:
+        """Whether no MIG slice will do: it is for parts of several GPUs, or its containers have limits of memory."""
+        return self.is_limited or (self.gpus > 1 and self.amount != WHOLE)
 
     def selects(self, node: Node | None) -> bool:
-        """Whether the node has the labels that are asked for."""
-        return node is not None and self.node_labels <= node.labels.items()
+        """Whether the node has the labels that are asked for, and limits memory if that is needed."""
+        return (
+            node is not None
+            and self.node_labels <= node.labels.items()
+            and not (self.is_limited and node.why_no_limits)
+        )
 
     @property
     def needs_one_island(self) -> bool:

@@ -6,7 +6,9 @@ later in force everywhere. If not, nothing of it is: the record says why, an Eve
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from carrel.cluster.configuration_record import (
     APPLIED,
@@ -19,11 +21,13 @@ from carrel.cluster.configuration_record import (
     body_of,
     ensure_changes,
     find,
+    in_force,
     record_of,
 )
 from carrel.cluster.state import ClusterState
 from carrel.configuration.current import changes
 from carrel.configuration.fields import Change
+from carrel.configuration.gpu_memory import Limits
 from carrel.configuration.reading import Unusable, read
 from carrel.configuration.schema import Configuration
 from carrel.dialects.carrel import CHANGE_REASON, CHANGED_BY
@@ -33,6 +37,7 @@ from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
 from carrel.kubernetes.reflector import Informers
+from carrel.ledger.filtering import all_limit_memory
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.parsing.printable import printable
 from carrel.parsing.time import seconds
@@ -41,8 +46,12 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
 """How often what was refused is looked at again: it may have become safe."""
+ABLE_FOR = timedelta(minutes=1)
+"""So long all nodes must be able to limit memory before it is required: agents report one after the other."""
 BY_INSTALLATION = "the installation"
 """Who changed what was given."""
+BY_CARREL = "Carrel"
+"""Who decided what `auto` means."""
 LONGEST_NOTE = 500
 """Characters of a name or a reason that are kept. Whoever may change rules writes them."""
 UNREADABLE = "all of it: the record before cannot be read by this version of Carrel"
@@ -59,10 +68,12 @@ class Configuring:
         self._due = asyncio.Event()
         self._last: Record | None = None
         """What this process has recorded since it leads. None: what the record says is believed."""
+        self._able_since: datetime | None = None
+        """Since when all nodes can limit memory. None: not all can."""
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
-        self._last = None  # another process may have led since
+        self._last = self._able_since = None  # another process may have led since
         informers = Informers(self._state.cluster)
         for name in (GIVEN, CHANGES, APPLIED):
             watched = informers.watch(CONFIG_MAPS, Selection(self._namespace, fields=f"metadata.name={name}"))
@@ -97,7 +108,7 @@ class Configuring:
         old = self._ours(recorded)
         if given is None and old is None:
             return None  # a process that was given its own file
-        new = self._decide(given, people, old)
+        new = self._with_limits(self._decide(given, people, old))
         await self._tell(given if given is not None else there, new, old)
         if recorded is None or new.data() != recorded.data():
             self._last = None  # an answer may be lost: then nobody knows what the record says
@@ -122,14 +133,14 @@ class Configuring:
                 raise Unusable(
                     [f"the ConfigMap {self._namespace}/{GIVEN} is gone: the last good configuration goes on"]
                 )
-            new = read(*texts)
+            new = in_force(read(*texts), limits_required=old is not None and old.limits_required)
             if old is None:
                 return Record(
                     *texts, history=[Applied(at=at, by=BY_INSTALLATION, reason="", changes=["the first one"])]
                 )
             before = _readable(old)
             if before is None:
-                return Record(*texts, history=[*old.history, _change(at, None, [UNREADABLE])], version=old.version)
+                return _anew(old, texts, [*old.history, _change(at, None, [UNREADABLE])])
             if unsafe := self._unsafe(before, new):
                 raise Unusable(unsafe)
         except Unusable as unusable:
@@ -145,7 +156,31 @@ class Configuring:
             if changed
             else old.history
         )
-        return Record(*texts, history=history, version=old.version)
+        return _anew(old, texts, history)
+
+    def _with_limits(self, record: Record) -> Record:
+        """`memory.limits: auto` becomes required when all nodes can limit memory, and stays so until an admin writes
+        another word."""
+        try:
+            limits = read(record.text, record.changes).memory.limits
+        except Unusable:
+            return record  # what it means was decided by another version of Carrel
+        if limits is not Limits.AUTO:
+            return replace(record, limits_required=False)
+        now = self._state.options.now()
+        if record.limits_required or not all_limit_memory(self._state.ledger):
+            self._able_since = None
+            return record
+        self._able_since = self._able_since or now
+        if now - self._able_since < ABLE_FOR:
+            return record
+        change = Applied(
+            at=seconds(now),
+            by=BY_CARREL,
+            reason="every node with GPUs can limit memory",
+            changes=["memory.limits: auto → required"],
+        )
+        return replace(record, limits_required=True, history=[*record.history, change])
 
     def _unsafe(self, old: Configuration, new: Configuration) -> list[str]:
         """Who holds GPUs is not said: the words stay the same while pods come and go, so they are told once."""
@@ -170,6 +205,10 @@ class Configuring:
             await self._state.cluster.create(CONFIG_MAPS, body, self._namespace)
         for change in record.history[-1:]:
             log.info("configuration_recorded by=%r reason=%r changes=%s", change.by, change.reason, change.changes)
+
+
+def _anew(old: Record, texts: tuple[str, str], history: Sequence[Applied]) -> Record:
+    return replace(old, text=texts[0], changes=texts[1], refused=RefusedChange(), history=history)
 
 
 def _readable(record: Record) -> Configuration | None:

@@ -9,12 +9,15 @@ Reading order:
     nvidia/                              the machine's GPUs, from NVML
     simulated_machine                    the same from a file
     simulated_activity                   what programs do on simulated GPUs
+    shared_memory                        how much memory of a GPU pods may share
+    memory_limits                        whether the driver can limit the memory of containers
     device_names kubelet/                the names of devices; the device plugin, and what else is asked of the kubelet
     slice_plugins                        device plugins for MIG slices
     lease_check                          whether Leases confirm what a pod's annotation says
     allocation                           which container gets which devices
     pod_cgroups                          which pods have processes on the machine
     comparison                           what the kubelet allocated, compared with what the Leases say
+    limit_check                          whether it does
     memory_mode_decision                 how memory is advertised to the kubelet
     advertised_memory                    what follows from that on the Node and in the agent's report
     claim_driver                         what an agent does for ResourceClaims: nothing, unless it is their driver

@@ -23,15 +23,16 @@ from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Informers, WatchTiming
-from carrel.ledger.gpus import Node
+from carrel.ledger.gpus import Gpu, Node
 from carrel.node.advertised_memory import AdvertisedMemory, NodeSnapshot
 from carrel.node.allocation import DeviceAllocation
 from carrel.node.claim_driver import ClaimDriver
-from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult
+from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult, Mismatch
 from carrel.node.device_names import DeviceInventory, socket_of
 from carrel.node.gpu_usage_counter import INTERVAL_S as SAMPLE_S
 from carrel.node.gpu_usage_counter import GpuUsageCounter
 from carrel.node.interfaces import (
+    NO_DETAILS,
     AllocatedDevices,
     KubeletUnreachable,
     Machine,
@@ -40,18 +41,23 @@ from carrel.node.interfaces import (
 )
 from carrel.node.kubelet import DevicePlugin, KubeletCheckpoint
 from carrel.node.lease_check import LeaseCheck
+from carrel.node.limit_check import LimitCheck
+from carrel.node.memory_limits import why_no_limits
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.node.metrics import AgentMetrics
 from carrel.node.nvidia_socket import NvidiaPluginSocket
 from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
 from carrel.node.settings import AgentMode, AgentOptions
+from carrel.node.shared_memory import counts_all_memory, with_usable_memory
 from carrel.node.slice_plugins import SlicePlugins
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 10.0
+SHOWN = 3
+"""Containers without their limit that are named in the report."""
 FIRST_SYNC_S = 10.0
 """How long the first run waits for the pods of this node. After that the kubelet is served without knowing them."""
 DEBOUNCE_S = 0.3
@@ -109,6 +115,8 @@ class Agent:
 
         lease_check = LeaseCheck(cluster, options.node_name, options.carrel_namespace, has_slots=self._is_coexisting)
         self._comparison = Comparison(cluster, lease_check, now, self._isolation)
+        self._limit_check = LimitCheck(cluster, context.cgroups, context.machine, self._isolation)
+        self._not_limited: tuple[Mismatch, ...] = ()
         self._reporter = Reporter(cluster, now)
         self._usage = GpuUsageCounter(cluster, context.machine, options.node_name, now)
         self._reporting = asyncio.Lock()
@@ -217,7 +225,7 @@ class Agent:
     # --- what --------------------------------------------------------------------------------------------------------
 
     async def run_once(self) -> None:
-        seen_at, state = self._now(), await self._context.machine.read_state()
+        seen_at, state = self._now(), self._as_shared(await self._context.machine.read_state())
         self._note("gpus", state.trouble)
         await self._ask_kubelet()
         found = DeviceInventory(state.gpus, self._options.memory_unit)
@@ -230,6 +238,7 @@ class Agent:
             by_others=self._only_reports,
         )
         result = await self._comparison.compare(tuple(self._pods.store), rows, found, how)
+        await self._try("limits", self._check_limits(gpus=state.gpus))
         excluded, by_admin = result.excluded(), self._excluded_by_admin()
         gpus = tuple(
             replace(gpu, unusable=gpu.unusable or by_admin.get(gpu.index, "") or excluded.get(gpu.uuid, ""))
@@ -244,6 +253,13 @@ class Agent:
         await self._report(state, inventory, result, seen_at)
         self.metrics.update(state, gpus, len(result.mismatches), self._reporter.reported_at)
         self.metrics.set_memory_mode(self._gpu_mem.mode)
+        self.metrics.set_not_limited(len(self._not_limited))
+
+    def _as_shared(self, state: MachineState) -> MachineState:
+        capacity, by_gpushare = self._options.capacity, self._only_reports
+        if counts_all_memory(capacity, self._node(), serves_gpushare=by_gpushare):
+            return state
+        return replace(state, gpus=with_usable_memory(state.gpus, state.details))
 
     def _snapshot(self, inventory: DeviceInventory) -> NodeSnapshot:
         is_told = self._pods.is_synced and self._nodes.is_synced
@@ -276,6 +292,13 @@ class Agent:
         except KubeletUnreachable as unreachable:
             self._note("checkpoint", str(unreachable))
 
+    async def _check_limits(self, gpus: Sequence[Gpu]) -> None:
+        self._not_limited = await self._limit_check.look(tuple(self._pods.store), gpus)
+
+    def _why_no_limits(self, state: MachineState) -> str:
+        cgroups, gpus = self._context.cgroups, {gpu.uuid: state.details.get(gpu.uuid, NO_DETAILS) for gpu in state.gpus}
+        return why_no_limits(gpus, cgroups_v2=cgroups.are_version_2() if cgroups is not None else None)
+
     async def _orphans(self) -> tuple[PodUid, ...] | None:
         """Pods that run here, although the cluster has them no more. None: that cannot be seen."""
         cgroups = self._context.cgroups
@@ -296,7 +319,8 @@ class Agent:
     async def _report(
         self, state: MachineState, inventory: DeviceInventory, result: ComparisonResult, seen_at: datetime
     ) -> None:
-        node = Node(self._options.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
+        limits, chooses = self._why_no_limits(state), self._is_coexisting
+        node = Node(self._options.node_name, inventory.gpus, why_no_limits=limits, kubelet_chooses=chooses)
         snapshot, mode = self._snapshot(inventory), self._gpu_mem.mode
         socket = "" if self._is_coexisting or self._only_reports else self._nvidia_plugin.trouble()
         remarks = Remarks(
@@ -312,6 +336,7 @@ class Agent:
                         self._reporter.restored,
                         socket,
                         self._troubles.get("claims"),
+                        *(each.words for each in self._not_limited[:SHOWN]),
                     ),
                 )
             ),
@@ -330,7 +355,8 @@ class Agent:
         await self._try("dropped", self._reporter.tell_unknown(self._node()))
         self._note("definition", self._reporter.unknown)
         self._note("socket", socket)
-        await self._try("mismatch", self._comparison.write_events(result.mismatches))
+        await self._try("mismatch", self._comparison.write_events([*result.mismatches, *self._not_limited]))
+        self._note("limited", "; ".join(each.words for each in self._not_limited))
         self._note("promise", "; ".join(each.words for each in result.mismatches))
         self._note("comparison", result.unsure)
         self._note("memory", self._gpu_mem.message(snapshot))

@@ -20,7 +20,7 @@ from hashlib import sha256
 from carrel.dialects import gpushare, mig
 from carrel.dialects.options import Unit
 from carrel.ids import GpuUuid
-from carrel.ledger.gpus import Gpu
+from carrel.ledger.gpus import Gpu, total_of
 from carrel.parsing.fields import Field
 
 VERSION = "v1beta1"
@@ -64,7 +64,7 @@ class DeviceInventory:
     @property
     def fits(self) -> bool:
         """Whether all the memory in this unit fits into one message to the kubelet."""
-        return sum(_size(gpu.memory // self.unit.mib) for gpu in self.gpus) <= LONGEST_MESSAGE
+        return sum(_size(total_of(gpu.memory) // self.unit.mib) for gpu in self.gpus) <= LONGEST_MESSAGE
 
     @property
     def smallest_unit(self) -> Unit:
@@ -74,7 +74,7 @@ class DeviceInventory:
     @property
     def units(self) -> dict[GpuUuid, int]:
         """Units of memory of each GPU, by UUID: one device each, where a plugin advertises them."""
-        return {gpu.uuid: gpu.memory // self.unit.mib for gpu in self.gpus}
+        return {gpu.uuid: total_of(gpu.memory) // self.unit.mib for gpu in self.gpus}
 
     def memory_devices(self) -> list[PluginDevice]:
         amounts = self.units
@@ -94,7 +94,7 @@ class DeviceInventory:
         if resource == gpushare.GPU_MEM:
             gpu = self._by_digits.get(device[:_GPU_DIGITS])
             number = _from_base_36(device[_GPU_DIGITS:])
-            return gpu if gpu and 0 <= number < gpu.memory // self.unit.mib else None
+            return gpu if gpu and 0 <= number < total_of(gpu.memory) // self.unit.mib else None
         name = device.partition("::")[0]
         return next((gpu for gpu in self.gpus if name in (gpu.uuid, gpu.label)), None)
 

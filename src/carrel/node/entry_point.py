@@ -20,7 +20,8 @@ def agent(settings: AgentSettings) -> None:
     Every option may also be given as an environment variable, as shown beside it; an option wins.
     Without an NVIDIA driver it says so, reports no GPUs, and tries again.
     A file for --simulate has the word `gpus` and a list below it, each item with `model` and `memoryMiB`; it may
-    have `count`, `perIsland` and `bandwidthGBps` (NVLink), and `unusable` with a reason. Edit it while the agent runs.
+    have `count`, `perIsland` and `bandwidthGBps` (NVLink), `keptMiB` for its driver, and `unusable` with a reason.
+    Edit it while the agent runs.
 
     Examples:
 

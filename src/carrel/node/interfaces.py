@@ -6,8 +6,10 @@ from typing import Protocol
 
 from carrel.ids import GpuUuid
 from carrel.ledger.gpu_usage import GpuSample
-from carrel.ledger.gpus import Gpu
+from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.refusals import Refusal
+
+NOTHING_KEPT = MiB(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,11 @@ class GpuDetails:
     """On the PCI bus."""
     driver_version: str = ""
     cuda_version: str = ""
+    kept: MiB = NOTHING_KEPT
+    """What the driver keeps of the GPU's memory for itself. None of it: the driver does not say."""
+
+
+NO_DETAILS = GpuDetails()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,15 @@ class MachineState:
     """By the UUID of a GPU."""
 
 
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """A container on one of its GPUs."""
+
+    gpu: GpuUuid
+    path: str
+    """The full path of its folder below the root of the control groups."""
+
+
 class Machine(Protocol):
     """The GPUs of this machine: from NVIDIA's library, or simulated from a file."""
 
@@ -43,6 +59,11 @@ class Machine(Protocol):
 
     async def sample(self) -> Mapping[GpuUuid, GpuSample]:
         """What its GPUs do now. One that does not answer is missing, and holds up no other."""
+        ...
+
+    async def memory_limits(self, groups: Sequence[ControlGroup]) -> Mapping[ControlGroup, MiB | None]:
+        """How much of a GPU the driver lets a control group have; None: as much as it likes. Those of which it does not
+        say it are missing."""
         ...
 
     async def wait_changed(self) -> None:

@@ -23,6 +23,11 @@ class AgentMetrics(ComponentMetrics):
         self._mismatches = Gauge(
             "carrel_node_mismatches", "Pods and containers with other GPUs than promised.", registry=registry
         )
+        self._not_limited = Gauge(
+            "carrel_node_containers_not_limited",
+            "Containers whose GPU memory the driver limits to another amount than promised, or not at all.",
+            registry=registry,
+        )
         self._reported = Gauge(
             "carrel_node_reported_timestamp_seconds", "When this node's GPUs were last reported.", registry=registry
         )
@@ -52,6 +57,9 @@ class AgentMetrics(ComponentMetrics):
                 self._processes.labels(str(gpu.index)).set(state.processes[gpu.uuid])
         if reported_at is not None:
             self._reported.set(reported_at.timestamp())
+
+    def set_not_limited(self, containers: int) -> None:
+        self._not_limited.set(containers)
 
     def set_memory_mode(self, mode: MemoryMode | None) -> None:
         for each in MemoryMode:

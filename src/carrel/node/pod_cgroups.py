@@ -19,6 +19,8 @@ from carrel.ids import PodUid
 
 _UID = "[-_]".join(f"[0-9a-f]{{{length}}}" for length in (8, 4, 4, 4, 12))
 _POD = re.compile(f"pod({_UID})(?:\\.slice)?$")
+_ID = re.compile(r"[0-9a-f]{64}")
+"""Of a container: `cri-containerd-<id>.scope`, `crio-<id>.scope`, `docker-<id>.scope` or the id alone."""
 _HIERARCHIES = ("", "memory", "cpu", "systemd")
 """Version 1 has one for each resource; the first that the kubelet uses is enough."""
 _ABOVE_PODS = ("kube", "burstable", "besteffort")
@@ -28,6 +30,17 @@ _MOST_LEVELS = 4
 class PodCgroups:
     def __init__(self, root: Path) -> None:
         self._root = root
+
+    def are_version_2(self) -> bool | None:
+        """None: they cannot be seen."""
+        if not _names(self._root):
+            return None
+        return (self._root / "cgroup.controllers").exists()
+
+    def containers_of(self, uid: PodUid) -> dict[str, str]:
+        """The ids of the pod's containers → their control groups, as full paths; version 2 only."""
+        folders = [folder for each, folder in _pod_folders(self._root, _MOST_LEVELS) if each == uid]
+        return {match[0]: str(each / name) for each in folders for name in _names(each) if (match := _ID.search(name))}
 
     def running(self) -> frozenset[PodUid] | None:
         """The uids of the pods that have processes. None: the kubelet's control groups cannot be seen."""

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from carrel.configuration.schema import Configuration, MemoryResource
+from carrel.configuration.gpu_memory import Capacity, MemoryResource
+from carrel.configuration.schema import Configuration
 from carrel.dialects.options import CudaDevices, DeviceList, Unit
 from carrel.ids import NO_NODE, NodeName
 from carrel.node.memory_mode_decision import MemoryMode
@@ -56,6 +57,7 @@ class AgentSettings(ServingSettings):
             nodes.device_list,
             configuration.dialects.cuda_devices,
             self.kubelet_folder,
+            capacity=configuration.memory.capacity,
         )
 
 
@@ -73,6 +75,7 @@ class AgentOptions:
     cuda_devices: CudaDevices = CudaDevices.UUID
     kubelet_folder: Path = KUBELET_FOLDER
     cdi_folder: Path = CDI_FOLDER
+    capacity: Capacity = Capacity.AUTO
 
     @property
     def plugin_folder(self) -> Path:

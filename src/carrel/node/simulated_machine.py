@@ -5,14 +5,15 @@ A file that cannot be read is logged with the line of the error; until it is cor
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from carrel.cluster_file import is_short_form, read_activities, read_gpus, text_in
+from carrel.cluster_file import is_short_form, read_activities, read_drivers, read_gpus, text_in
 from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpu_usage import GpuSample
-from carrel.node.interfaces import MachineState
+from carrel.ledger.gpus import MiB
+from carrel.node.interfaces import ControlGroup, GpuDetails, MachineState
 from carrel.node.simulated_activity import UNUSED, Activity, sample_of
 from carrel.parsing import Malformed
 
@@ -40,6 +41,8 @@ class SimulatedMachine:
         self._activities = {
             gpu.uuid: _activity(word, self._name) for gpu, word in zip(gpus, words, strict=True) if word
         }
+        drivers = zip(gpus, read_drivers(text, self._name), strict=True)
+        self._details = {gpu.uuid: GpuDetails(driver_version=release, kept=mib) for gpu, (mib, release) in drivers}
         self._read, self._gpus = text, gpus
 
     async def read_state(self) -> MachineState:
@@ -52,7 +55,7 @@ class SimulatedMachine:
             if str(error) != self._trouble:
                 log.warning("simulation_not_read file=%s: %s", self._name, error)
             self._trouble = str(error)
-        return MachineState(self._gpus, self._trouble)
+        return MachineState(self._gpus, self._trouble, details=self._details)
 
     async def sample(self) -> Mapping[GpuUuid, GpuSample]:
         now, does = datetime.now(UTC), self._activities
@@ -60,6 +63,9 @@ class SimulatedMachine:
             gpu.uuid: sample_of(does[gpu.uuid], gpu.uuid, gpu.memory, now) if gpu.uuid in does else UNUSED
             for gpu in self._gpus
         }
+
+    async def memory_limits(self, groups: Sequence[ControlGroup]) -> Mapping[ControlGroup, MiB | None]:
+        return {}  # nobody limits a simulated GPU
 
     async def wait_changed(self) -> None:
         # By its contents: an editor, a ConfigMap or a fast test may not change size and time.

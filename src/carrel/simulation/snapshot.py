@@ -205,7 +205,7 @@ def _saved_node(node: Node, machine: MachineRoom | None) -> SavedNode:
         SavedGpu(
             gpu.index,
             gpu.model,
-            min(gpu.memory, MOST_GPU_MEMORY),
+            min(int(gpu.memory), MOST_GPU_MEMORY),
             gpu.island,
             min(gpu.bandwidth_gbps, MOST),
             not (gpu.unusable or node.unusable),

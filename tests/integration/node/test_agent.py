@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from carrel.configuration.schema import MemoryResource
+from carrel.configuration.gpu_memory import MemoryResource
 from carrel.dialects.options import Unit
 from carrel.kubernetes.cluster import EVERYTHING, BindTarget, DeleteOptions, FieldValidation, Forbidden, MergePatch
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
@@ -72,6 +72,57 @@ async def test_a_container_gets_the_gpu_that_the_extender_promised_its_pod() -> 
             await becomes(users, [[pod["metadata"]["uid"]], []])
             with pytest.raises(grpc.aio.AioRpcError, match="no pod of this node waits for so many"):
                 await running.kubelet.allocate(MEM, ids)
+
+
+KEEPS = [{**GPU, "keptMiB": 450}]
+"""A GPU whose driver keeps some of its memory."""
+
+
+async def test_it_reports_what_pods_may_share_and_advertises_all_memory() -> None:
+    async with a_lab([]) as lab:
+        await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        async with an_agent(lab, gpus=KEEPS) as running, lab.replica() as extender:
+            (device,) = await running.devices()
+            assert (device["memoryMiB"], device["usableMiB"]) == (16276, 15826)
+            assert len(await running.kubelet.healthy(MEM)) == 16276
+            await eventually(lambda: extender.ledger.entries(N1))
+
+            pod = await lab.pod("a", limits={MEM: "16276"})  # what the whole GPU has: this pod gets it alone
+            assert await extender.bind(pod, "n1") is None
+            environment = await running.kubelet.allocate(MEM, (await running.kubelet.healthy(MEM))[:16276])
+
+            notes = await lab.annotations("a")
+            assert environment["NVIDIA_VISIBLE_DEVICES"] == notes["carrel.dev/devices"]
+            assert (notes["ALIYUN_COM_GPU_MEM_POD"], notes["ALIYUN_COM_GPU_MEM_DEV"]) == ("16276", "16276")
+            assert [entry.free for entry in extender.ledger.entries(N1)] == [0]
+
+
+async def test_it_reports_whether_its_driver_can_limit_memory(tmp_path: Path) -> None:
+    (tmp_path / "kubepods.slice").mkdir()
+    (tmp_path / "cgroup.controllers").touch()
+    new, old = {**GPU, "driver": "615.20"}, {**GPU, "driver": "570.86"}
+    async with a_lab([]) as lab, an_agent(lab, gpus=[new], cgroups=tmp_path) as running:
+
+        async def said() -> object:
+            return (await running.status()).get("memoryLimits")
+
+        await becomes(said, "possible")
+        running.simulate([new, old])
+        await becomes(said, "its driver 570.86 is older than 615")
+
+
+async def test_where_gpushare_takes_part_all_memory_counts() -> None:
+    async with a_lab([]) as lab:
+        labelled = {"name": "n1", "labels": {"gpushare": "true"}}
+        await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": labelled})
+        async with an_agent(lab, gpus=KEEPS) as running:
+            await becomes(lambda: _usable(running), [None])
+            await lab.client.patch(NODES, "n1", MergePatch({"metadata": {"labels": {"gpushare": None}}}))
+            await becomes(lambda: _usable(running), [15826])
+
+
+async def _usable(running: RunningAgent) -> object:
+    return [device.get("usableMiB") for device in await running.devices()]
 
 
 async def test_an_unhealthy_gpu_is_withdrawn_and_returns_when_healthy() -> None:

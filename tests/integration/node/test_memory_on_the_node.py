@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from carrel.configuration.schema import MemoryResource
+from carrel.configuration.gpu_memory import MemoryResource
 from carrel.dialects import gpushare, visible_devices
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch

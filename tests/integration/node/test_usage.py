@@ -1,6 +1,6 @@
 """What GPUs are used for: counted by the agent, and carried by the report that it writes anyway."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from carrel.ledger.gpu_usage import GpuSample, GpuUsage
 from carrel.ledger.gpus import MiB
 from carrel.node.comparison import ComparisonResult
 from carrel.node.gpu_usage_counter import GpuUsageCounter
-from carrel.node.interfaces import MachineState
+from carrel.node.interfaces import ControlGroup, MachineState
 from carrel.node.report import HEARTBEAT, Report, Reporter
 from tests.kit.agent import an_agent, becomes
 from tests.kit.definitions import forget_field, loosen_field
@@ -34,6 +34,9 @@ class BusyMachine:
 
     async def read_state(self) -> MachineState:
         return MachineState(NODE.gpus)
+
+    async def memory_limits(self, groups: Sequence[ControlGroup]) -> Mapping[ControlGroup, MiB | None]:
+        return {}
 
     async def sample(self) -> Mapping[GpuUuid, GpuSample]:
         return {THE_GPU: BUSY}

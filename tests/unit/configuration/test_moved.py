@@ -12,7 +12,13 @@ from carrel.lifecycle.settings import ControllerSettings
 from carrel.option_fields import options_of, secrets_of, variables_of
 
 COMPONENTS = ("booking", "extender", "controller", "webhook", "agent")
-NEVER_OPTIONS = {"bookings.usageNamesKept", "dialects.maiaBookingGpus", "tiers.podsOfNobody"}
+NEVER_OPTIONS = {
+    "bookings.usageNamesKept",
+    "dialects.maiaBookingGpus",
+    "memory.capacity",
+    "memory.limits",
+    "tiers.podsOfNobody",
+}
 GONE = {"--service", "--context", "--cdi-folder"}
 PATHS = {leaf.path for leaf in every_field(Configuration())}
 

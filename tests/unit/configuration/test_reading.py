@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from carrel.configuration.gpu_memory import Limits
 from carrel.configuration.reading import (
     LARGEST,
     LONGEST_SAID,
@@ -300,4 +301,11 @@ def test_what_is_written_has_only_what_differs() -> None:
 
 def test_every_field_has_a_path_of_its_own() -> None:
     paths = [leaf.path for leaf in every_field(Configuration())]
-    assert len(paths) == len(set(paths)) == 59
+    assert len(paths) == len(set(paths)) == 61
+
+
+@pytest.mark.parametrize("word", ["off", "'off'", "false", "no"])
+def test_off_may_be_written_without_quotes(word: str) -> None:
+    assert read(f"memory: {{limits: {word}}}").memory.limits is Limits.OFF
+    with pytest.raises(Unusable, match=r"memory\.capacity is 'False'; expected auto or usable or total"):
+        read("memory: {capacity: off}")

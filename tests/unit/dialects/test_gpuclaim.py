@@ -10,12 +10,14 @@ from carrel.dialects import gpu_lease, gpuclaim
 from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.ids import GpuUuid, NodeName, PodUid
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import Gpu, MiB, Node, total_of
 from carrel.ledger.requests import WHOLE, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
 from carrel.parsing import Malformed
 from tests.kit.gpus import N1, divided_gpu
 from tests.kit.objects import claim, gpu_node_status
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -299,3 +301,25 @@ def test_a_malformed_node_status_is_named(devices: list[dict[str, Any]], complai
 def test_a_malformed_label_of_the_node_is_named() -> None:
     with pytest.raises(Malformed, match=r"node node-a: metadata\.labels\['nvidia\.com/gpu\.memory'\] is '0'"):
         gpuclaim.node_of(gpu_node_status(OF_A_PEER), {"nvidia.com/gpu.memory": "0"})
+
+
+def reported(**fields: Any) -> Node:
+    device = {"id": 0, "uuid": "GPU-a", "memoryMiB": 16276, **fields}
+    status = {"metadata": {"name": "n1"}, "spec": {"nodeName": "n1"}, "status": {"devices": [device]}}
+    return gpuclaim.node_of(gpu_node_status(status), {})
+
+
+def test_what_pods_may_share_of_a_gpu_is_reported_and_read() -> None:
+    node = reported(usableMiB=15826)
+    assert (node.gpus[0].memory, total_of(node.gpus[0].memory)) == (15826, 16276)
+
+    (device,) = gpuclaim.node_status(node, {}, NOON)["status"]["devices"]
+    assert (device["memoryMiB"], device["usableMiB"]) == (16276, 15826)
+    (device,) = gpuclaim.node_status(reported(), {}, NOON)["status"]["devices"]
+    assert (device["memoryMiB"], "usableMiB" in device) == (16276, False)
+
+
+@pytest.mark.parametrize("usable", [-1, 0, 16277])
+def test_a_gpu_of_which_nothing_or_more_than_all_is_usable_is_named(usable: int) -> None:
+    with pytest.raises(Malformed, match=r"devices\[0\].usableMiB"):
+        reported(usableMiB=usable)

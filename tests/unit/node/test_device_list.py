@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from carrel.configuration.contradictions import contradictions
-from carrel.configuration.schema import Configuration, GpuMemory, MemoryResource, Nodes
+from carrel.configuration.gpu_memory import GpuMemory, MemoryResource
+from carrel.configuration.schema import Configuration, Nodes
 from carrel.dialects.options import DeviceList
 from carrel.node.entry_point import visible_gpus
 from carrel.node.memory_mode_decision import MemoryMode

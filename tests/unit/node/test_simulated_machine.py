@@ -44,6 +44,14 @@ async def test_an_edited_file_changes_the_gpus_and_keeps_their_uuids(file: Path)
     assert SimulatedMachine(file, N2)._gpus[0].uuid != after.gpus[0].uuid
 
 
+async def test_a_file_may_say_what_the_driver_of_a_gpu_keeps(file: Path) -> None:
+    edit(file, GOOD.replace("49140}", "49140, keptMiB: 450}", 1))
+    state = await SimulatedMachine(file, N1).read_state()
+
+    assert [gpu.memory for gpu in state.gpus] == [49140, 49140]
+    assert [state.details[gpu.uuid].kept for gpu in state.gpus] == [450, 0]
+
+
 async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_they_were(file: Path) -> None:
     machine = SimulatedMachine(file, N1)
     good = (await machine.read_state()).gpus

@@ -61,6 +61,7 @@ def test_something_that_is_not_a_release_is_not_pinned(release: str) -> None:
         build.ETCD,
         build.CONTAINERD,
         build.CNI_PLUGINS,
+        build.CONTAINER_TOOLKIT,
         build.Programs("kubernetes-1.37.1"),
         build.Programs("kubernetes-1.35.4"),
     ],

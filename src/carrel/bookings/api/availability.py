@@ -157,7 +157,7 @@ def _model_out(found: Availability) -> ModelOut:
         set_aside=found.stock.set_aside,
         out_of_use=len(found.stock.out_of_use),
         why_set_aside=found.stock.why_set_aside,
-        memory_mib=found.stock.memory,
+        memory_mib=int(found.stock.memory),
         bookable_now=found.now.bookable,
         free_now=max(0, found.now.unbooked),
         free_until=found.now.until,

@@ -103,7 +103,7 @@ def _gpu_out(view: ClusterView, person: Person, entry: GpuEntry, closed: str) ->
         index=gpu.index,
         uuid=gpu.uuid,
         model=gpu.model,
-        memory_mib=gpu.memory,
+        memory_mib=int(gpu.memory),
         free_mib=max(entry.free, 0),
         why_unusable=gpu.unusable or closed,
         kept_for=str(entry.kept_for or ""),

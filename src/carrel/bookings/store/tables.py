@@ -235,15 +235,22 @@ marks = Table(
     Column("number", BigInteger, nullable=False),  # how far the log was read; 1: it is set
 )
 
+usage_models = Table(
+    "usage_models",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("model", String(255), nullable=False),
+)
+"""Sums name models, GPUs and people by numbers: there are millions of them."""
+
 usage_gpus = Table(
     "usage_gpus",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("gpu", String(255), nullable=False),
-    Column("model", String(255), nullable=False),
-    UniqueConstraint("gpu", "model"),
+    Column("model_id", Integer, nullable=False),
+    UniqueConstraint("gpu", "model_id"),
 )
-"""Sums name GPUs and people by numbers: there are millions of them."""
 
 usage_people = Table(
     "usage_people",
@@ -294,7 +301,7 @@ usage_model_days = Table(
     "usage_model_days",
     metadata,
     _number("day"),
-    Column("model", String(255), primary_key=True),
+    _number("model_id"),
     *_sums_of_usage(),
     sqlite_with_rowid=False,
 )
@@ -306,7 +313,7 @@ usage_person_days = Table(
     metadata,
     _number("day"),
     _number("person_id"),
-    Column("model", String(255), primary_key=True),
+    _number("model_id"),
     *_sums_of_usage(),
     sqlite_with_rowid=False,
 )
@@ -316,7 +323,7 @@ usage_person_months = Table(
     metadata,
     _number("month"),  # 12 times the year, and the months of it that are over
     _number("person_id"),
-    Column("model", String(255), primary_key=True),
+    _number("model_id"),
     *_sums_of_usage(),
     sqlite_with_rowid=False,
 )

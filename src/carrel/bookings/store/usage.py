@@ -56,7 +56,8 @@ from carrel.bookings.usage.sums import (
 from carrel.ids import GpuUuid
 from carrel.ledger.tiers import Tier
 
-D, G, P, W = tables.usage_person_days.c, tables.usage_gpus.c, tables.usage_people.c, tables.usage_progress.c
+D, G, M = tables.usage_person_days.c, tables.usage_gpus.c, tables.usage_models.c
+P, W = tables.usage_people.c, tables.usage_progress.c
 TIERS = {None: tables.UNTIERED, Tier.BOOKED: tables.BOOKED, Tier.OPPORTUNISTIC: tables.OPPORTUNISTIC}
 TIER_WORDS = {number: tier.value if tier else "" for tier, number in TIERS.items()}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -216,8 +217,9 @@ _Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What the numbers of GPUs and people stand for."""
+    """What the numbers of models, GPUs and people stand for."""
 
+    models: Mapping[int, str]
     gpus: Mapping[int, str]
     people: Mapping[int, str]
     of_person: Sequence[int] | None
@@ -225,17 +227,18 @@ class _Names:
 
     @classmethod
     async def read(cls, connection: AsyncConnection, query: UsageQuery) -> "_Names":
-        gpus, people = dict[int, str](), dict[int, str]()
+        models, gpus, people = dict[int, str](), dict[int, str](), dict[int, str]()
+        if By.MODEL in query.by:
+            models = {row.id: row.model for row in await connection.execute(select(M.id, M.model))}
         if By.GPU in query.by:
             gpus = {row.id: row.gpu for row in await connection.execute(select(G.id, G.gpu))}
         if By.PERSON in query.by or query.person is not None:
             people = {row.id: row.person for row in await connection.execute(select(P.id, P.person))}
         theirs = [number for number, person in people.items() if person == query.person]
-        return cls(gpus, people, theirs if query.person is not None else None)
+        return cls(models, gpus, people, theirs if query.person is not None else None)
 
-    def of(self, by: By) -> Mapping[int, str] | None:
-        """None: rows have the name itself."""
-        return {By.PERSON: self.people, By.TIER: TIER_WORDS, By.GPU: self.gpus}.get(by)
+    def of(self, by: By) -> Mapping[int, str]:
+        return {By.PERSON: self.people, By.MODEL: self.models, By.TIER: TIER_WORDS, By.GPU: self.gpus}[by]
 
 
 def _statements(query: UsageQuery, zone: tzinfo, names: _Names) -> Iterable[Select[Any]]:
@@ -269,11 +272,11 @@ def _summed(
     within: Select[Any], step: ColumnElement[int], table: Table, query: UsageQuery, names: _Names
 ) -> Select[Any]:
     by: dict[By, ColumnElement[Any]] = {By.TIER: table.c.tier}
-    if "model" in table.c:
-        by[By.MODEL] = table.c.model
+    if "model_id" in table.c:
+        by[By.MODEL] = table.c.model_id
     elif By.MODEL in query.by:
         within = within.join(tables.usage_gpus, table.c.gpu_id == G.id)
-        by[By.MODEL] = G.model
+        by[By.MODEL] = G.model_id
     if "person_id" in table.c:
         by[By.PERSON] = table.c.person_id
     if "gpu_id" in table.c:
@@ -294,7 +297,7 @@ def _sums(
     words = [names.of(each) for each in wanted]
     found: dict[_Key, tuple[int, int, int]] = {}
     for step, *numbers, held, known, active in rows:
-        key = (step, *(each if of is None else of[each] for of, each in zip(words, numbers, strict=True)))
+        key = (step, *(of[each] for of, each in zip(words, numbers, strict=True)))
         other = found.get(key)
         if other is not None:
             held, known, active = held + other[0], known + other[1], active + other[2]
@@ -338,17 +341,18 @@ async def _moved(connection: AsyncConnection, seen: datetime | None, progress: P
 
 async def _rows(connection: AsyncConnection, sums: Sums, zone: tzinfo) -> Mapping[Table, Sequence[Mapping[str, Any]]]:
     rows = [(_fitting(key), amount) for key, amount in sums.items()]
-    gpus = await _numbers(connection, tables.usage_gpus, {(key.gpu, key.model) for key, _ in rows})
+    models = await _numbers(connection, tables.usage_models, {(key.model,) for key, _ in rows})
+    gpus = await _numbers(connection, tables.usage_gpus, {(key.gpu, models[(key.model,)]) for key, _ in rows})
     people = await _numbers(connection, tables.usage_people, {(key.person,) for key, _ in rows})
     added = {table: defaultdict[tuple[Any, ...], UsageAmount](UsageAmount) for table in SUMS}
     for key, amount in rows:
-        gpu, day = gpus[key.gpu, key.model], day_of(key.hour, zone)
-        person, tier = people[(key.person,)], TIERS[key.tier]
+        model, day = models[(key.model,)], day_of(key.hour, zone)
+        gpu, person, tier = gpus[key.gpu, model], people[(key.person,)], TIERS[key.tier]
         added[tables.usage_hours][_minutes(key.hour), gpu, person, tier] += amount
         added[tables.usage_days][day.toordinal(), gpu, person, tier] += amount
-        added[tables.usage_model_days][day.toordinal(), key.model, tier] += amount
-        added[tables.usage_person_days][day.toordinal(), person, key.model, tier] += amount
-        added[tables.usage_person_months][month_of(day), person, key.model, tier] += amount
+        added[tables.usage_model_days][day.toordinal(), model, tier] += amount
+        added[tables.usage_person_days][day.toordinal(), person, model, tier] += amount
+        added[tables.usage_person_months][month_of(day), person, model, tier] += amount
     return {table: [_row(table, *each) for each in sorted(of.items())] for table, of in added.items()}
 
 
@@ -373,15 +377,16 @@ async def _sum_up_month(connection: AsyncConnection, day: date) -> None:
     first = day.replace(day=1)
     last = (first + timedelta(days=31)).replace(day=1)
     amounts = [func.sum(D[name]) for name in AMOUNTS]
-    within = select(literal(month), D.person_id, D.model, D.tier, *amounts).group_by(D.person_id, D.model, D.tier)
+    within = select(literal(month), D.person_id, D.model_id, D.tier, *amounts)
+    within = within.group_by(D.person_id, D.model_id, D.tier)
     within = within.where(D.day >= first.toordinal(), D.day < last.toordinal())
     await connection.execute(delete(months).where(months.c.month == month))
     await connection.execute(insert(months).from_select([each.name for each in months.c], within))
 
 
 async def _numbers(
-    connection: AsyncConnection, table: Table, wanted: Collection[tuple[str, ...]]
-) -> Mapping[tuple[str, ...], int]:
+    connection: AsyncConnection, table: Table, wanted: Collection[tuple[Any, ...]]
+) -> Mapping[tuple[Any, ...], int]:
     """Return the number of each, also of those that are new. Writers are serialised: nobody else adds the same."""
     number, *named = table.c
     known = {tuple(row[1:]): row.id for row in await connection.execute(select(number, *named).order_by(number.desc()))}

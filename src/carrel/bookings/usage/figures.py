@@ -202,5 +202,5 @@ def _held(
         covered = each.held if each.tier == Tier.BOOKED.value else 0.0
         opportunistic = each.held if each.tier == Tier.OPPORTUNISTIC.value else 0.0
         of = HeldHours(each.held, each.active, each.idle, covered, opportunistic)
-        found[key] = found.get(key, NOTHING_HELD) + of
+        found[key] = found[key] + of if key in found else of
     return found

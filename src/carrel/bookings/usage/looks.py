@@ -39,7 +39,7 @@ class ClusterLooks:
             for entry in shown_gpus(self._carrel.cluster_ledger, node):
                 gpu = entry.gpu
                 usage = usages.get(gpu.uuid)
-                lowest = self._activities.lowest_watts(gpu.model, now) if usage is not None else None
+                lowest = self._activities.lowest_watts(gpu.model, usage, now) if usage is not None else None
                 found.append(GpuLook(gpu.uuid, gpu.model, self._holdings(entry), usage, lowest))
         return found
 

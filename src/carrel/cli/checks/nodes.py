@@ -7,14 +7,18 @@ from carrel.cli.checks.components import ComponentPod, agent_mode, component_pod
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.cluster.invariants import TOLERATED, Invariant, observe, violations
 from carrel.cluster.record.silent_agents import why_silent
+from carrel.configuration.gpu_memory import Limits
 from carrel.dialects import gpuclaim, gpushare, mig, nvidia
 from carrel.dialects.booking_objects import BOOKINGS
+from carrel.dialects.gpuclaim import LIMITS_POSSIBLE
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.cluster import EVERYTHING, Selection
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.ledger.gpus import LIMITS_NOT_SAID
 from carrel.parsing.malformed import Malformed
+from carrel.parsing.printable import printable
 from carrel.parsing.time import moment
 
 STALLS_ABOVE = 2048
@@ -51,6 +55,28 @@ def _of_report(of: Installation, report: GpuNodeStatus) -> Iterator[Finding]:
     if report.status.orphans is None and beat is not None:
         text = "its agent cannot see containers (--cgroups): a GPU counts as free while a deleted pod may still use it"
         yield warn(text, "mount /sys/fs/cgroup of the host into the agent, as the chart does", hop)
+
+
+async def memory_limits(of: Installation) -> Sequence[Finding]:
+    reports = (await of.client.list(GPU_NODE_STATUSES, EVERYTHING)).items
+    nodes = {each.metadata.name: each.status.memory_limits for each in reports if each.status.devices}
+    unable = {name: printable(said) or LIMITS_NOT_SAID for name, said in nodes.items() if said != LIMITS_POSSIBLE}
+    limits = of.configuration.memory.limits
+    if limits is Limits.REQUIRED:
+        why = "it takes no parts of GPUs, because their memory cannot be limited there"
+        help_ = "upgrade it, or use it for whole GPUs: docs/memory-limits.md"
+        found = [warn(f"{why}: {said}", help_, f"node {name}") for name, said in sorted(unable.items())]
+        return found or [ok("the driver limits the memory of every part of a GPU")]
+    if limits is Limits.OFF or not nodes:
+        return [ok("parts of GPUs are counted, and not limited")]
+    named = "; ".join(f"{name}: {said}" for name, said in sorted(unable.items())[:SHOWN])
+    named += f"; and {len(unable) - SHOWN} more nodes" if len(unable) > SHOWN else ""
+    if len(unable) == len(nodes):
+        return [ok(f"parts of GPUs are counted, and not limited: no node can ({named})")]
+    if unable:
+        text = f"parts of GPUs are counted, and not limited, until these nodes can limit them too: {named}"
+        return [warn(text, of.with_values("config.memory.limits=required") + ", to use the others for parts")]
+    return [ok("all nodes can limit memory: within a minute or two every new part of a GPU is a limit")]
 
 
 async def kubelets(of: Installation) -> Sequence[Finding]:

@@ -19,7 +19,7 @@ from carrel.cli.checks.definitions import (
     webhook_configuration,
 )
 from carrel.cli.checks.finding import Check, Finding, Installation, fail, ok, warn
-from carrel.cli.checks.nodes import agents, invariants, kubelets
+from carrel.cli.checks.nodes import agents, invariants, kubelets, memory_limits
 from carrel.cli.checks.resource_claims import resource_claims
 from carrel.cli.checks.runtime import runtime_class, visible_gpus
 from carrel.cli.checks.scheduler import CONTROLLER_LEASE, controller, extender, scheduler
@@ -55,6 +55,7 @@ CHECKS = (
     Check("extender", extender),
     Check(CONTROLLER_LEASE, controller),
     Check("agents", agents),
+    Check("memory limits", memory_limits),
     Check("kubelets", kubelets),
     Check("claims", resource_claims),
     Check("runtime class", runtime_class),

@@ -8,7 +8,7 @@ GPUs, the reason is reported, and the next call tries again.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,8 @@ from carrel.dialects import mig
 from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpu_usage import NOTHING_KNOWN, GpuSample
 from carrel.ledger.gpus import Gpu, MiB, MigSlice, slice_index
-from carrel.node.interfaces import GpuDetails, MachineState
+from carrel.node.interfaces import ControlGroup, GpuDetails, MachineState
+from carrel.node.nvidia.limits import read_limits
 from carrel.node.nvidia.mig import NvmlSlice, read_slices
 from carrel.node.nvidia.nvml import MIB, NOT_SUPPORTED, if_supported, product
 from carrel.node.nvidia.questions import DriverSilent, Questions
@@ -35,6 +36,8 @@ class NvmlGpu:
     product_name: str
     compute_capability: tuple[int, int] | None
     memory_mib: int
+    kept_mib: int
+    """What the driver keeps of it for itself."""
     address: str
     """On the PCI bus; one end of its links."""
     links: tuple[str, ...]
@@ -60,6 +63,7 @@ def read_gpu(handle: Any, sysfs: Path) -> NvmlGpu:
         product_name=name,
         compute_capability=if_supported(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
         memory_mib=_memory_mib(handle, slices),
+        kept_mib=0 if slices else _kept_mib(handle),
         address=address,
         links=links,
         bandwidth_gbps=bandwidth,
@@ -160,6 +164,12 @@ def _address(pci: Any) -> str:
     return f"{int(domain or '0', 16):04x}:{rest}"
 
 
+def _kept_mib(handle: Any) -> int:
+    """Rounded up. 0: an older driver does not say it, or keeps nothing."""
+    memory = if_supported(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    return -(-memory.reserved // MIB) if memory is not None else 0
+
+
 def _numa_node(sysfs: Path, address: str) -> int | None:
     try:
         number = int((sysfs / "bus/pci/devices" / address / "numa_node").read_text())
@@ -223,6 +233,7 @@ class NvmlMachine:
         self._handles: dict[GpuUuid, Any] = {}
         self._driver = Questions[str, DriverState](answer_s)
         self._gpus = Questions[int, NvmlGpu](answer_s)
+        self._limits = Questions[str, dict[ControlGroup, MiB | None]](answer_s)
         self._samples = Questions[GpuUuid, GpuSample](answer_s)
 
     async def read_state(self) -> MachineState:
@@ -246,6 +257,10 @@ class NvmlMachine:
         handles = {uuid: each for uuid, each in dict(self._handles).items() if uuid in known}  # threads may add to it
         answers = await self._samples.ask({uuid: partial(read_sample, each) for uuid, each in handles.items()})
         return {uuid: answer for uuid, answer in answers.items() if isinstance(answer, GpuSample)}
+
+    async def memory_limits(self, groups: Sequence[ControlGroup]) -> Mapping[ControlGroup, MiB | None]:
+        answer = (await self._limits.ask({"limits": partial(read_limits, groups, dict(self._handles))}))["limits"]
+        return answer if not isinstance(answer, Exception) else {}
 
     async def wait_changed(self) -> None:
         """Until a GPU reports a critical error."""
@@ -291,7 +306,9 @@ class NvmlMachine:
         unknown = [f"GPU {index}: {why}" for index, why in silent.items() if index not in lost]
         processes = {each.uuid: each.processes for gpu in seen.values() for each in gpu.slices or (gpu,)}
         details = {
-            each.uuid: GpuDetails(gpu.product_name, gpu.compute_capability, gpu.address, driver.version, driver.cuda)
+            each.uuid: GpuDetails(
+                gpu.product_name, gpu.compute_capability, gpu.address, driver.version, driver.cuda, MiB(gpu.kept_mib)
+            )
             for gpu in seen.values()
             for each in gpu.slices or (gpu,)
         }

@@ -5,6 +5,8 @@
  *     driver gone                                                  there is a library, and no driver
  *     gpu <uuid> <bus id> <MiB> <processes> <name with spaces>    in the order of their indices
  *     lost <gpu>                                                  it does not answer any more
+ *     keeps <gpu> <MiB>                                            so much of its memory is the driver's
+ *     limit <gpu> <MiB> <path of a control group>                 so much of it may a control group have
  *     remap <gpu>                                                 memory rows wait for a reset
  *     mig <gpu>                                                   MIG is enabled on it
  *     slice <gpu> <number> <uuid> <MiB> <processes> <profile>     a MIG slice of it
@@ -32,6 +34,8 @@ enum { GPUS = 16, SLICES = 7, LINKS = 18, XIDS = 64, XID_EVENTS = 8, SPEED_COMMO
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
+typedef struct { const char *name_space; unsigned long long soft, hard, used; } Limits;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } Event;
 typedef struct { unsigned multiprocessors, copy, decoder, encoder, jpeg, ofa, gpu_parts, compute_parts; unsigned long long mib; } Attributes;
@@ -41,7 +45,7 @@ typedef struct Gpu {
     char profile[32];
     struct Gpu *slices[SLICES];
     char uuid[96], bus_id[32], name[96], ends[LINKS][32];
-    unsigned long long mib;
+    unsigned long long mib, kept;
     unsigned processes, links;
     int lost, remap, mig, closed, secret, hangs, stuck, is_used, percent, watts_m, celsius;
     unsigned long long used;
@@ -50,7 +54,7 @@ typedef struct Gpu {
 
 static const char *const CALL[CALLS] = {"percent", "used", "watts", "celsius"};
 
-static __thread struct { Gpu gpus[GPUS], slices[GPUS * SLICES]; int count, cut, nameless, gone, xids, xid_gpu[XIDS], xid[XIDS]; } now;
+static __thread struct { Gpu gpus[GPUS], slices[GPUS * SLICES]; struct { int gpu; unsigned long long mib; char path[256]; } limits[GPUS]; int limited, count, cut, nameless, gone, xids, xid_gpu[XIDS], xid[XIDS]; } now;
 static int told; /* how many errors the caller has heard of */
 
 static void look(void) {
@@ -66,6 +70,9 @@ static void look(void) {
         if (sscanf(line, "gpu %95s %31s %llu %u %95[^\n]", gpu.uuid, gpu.bus_id, &gpu.mib, &gpu.processes, gpu.name) == 5)
             now.gpus[now.count++] = gpu;
         if (sscanf(line, "lost %d", &index) == 1) now.gpus[index].lost = 1;
+        if (sscanf(line, "limit %d %llu %255s", &now.limits[now.limited].gpu, &now.limits[now.limited].mib, now.limits[now.limited].path) == 3)
+            now.limited++;
+        if (sscanf(line, "keeps %d %llu", &index, &gpu.kept) == 2) now.gpus[index].kept = gpu.kept;
         if (sscanf(line, "remap %d", &index) == 1) now.gpus[index].remap = 1;
         if (sscanf(line, "mig %d", &index) == 1) now.gpus[index].mig = 1;
         if (sscanf(line, "closed %d", &index) == 1) now.gpus[index].closed = 1;
@@ -180,6 +187,22 @@ int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout_ms) {
 }
 
 #ifndef OLD_DRIVER
+int nvmlDeviceGetMemoryInfo_v2(void *handle, Memory2 *memory) {
+    GPU
+    if (memory->version != 0x02000028) return INVALID_ARGUMENT;
+    memory->total = gpu->mib << 20;
+    memory->reserved = gpu->kept << 20;
+    return OK;
+}
+int nvmlDeviceGetMemoryLimits_v1(void *handle, Limits *limits) {
+    GPU
+    for (int i = 0; i < now.limited; i++)
+        if (gpu == &now.gpus[now.limits[i].gpu] && !strcmp(now.limits[i].path, limits->name_space)) {
+            limits->hard = now.limits[i].mib ? now.limits[i].mib << 20 : ~0ULL;
+            return OK;
+        }
+    return strstr(limits->name_space, "gone") ? UNKNOWN : 6; /* not found */
+}
 int nvmlSystemGetDriverVersion(char *version, unsigned size) { snprintf(version, size, "550.54.15"); return OK; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12040; return OK; }
 int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) { GPU *major = 8; *minor = 0; return OK; }

@@ -2,6 +2,7 @@
 
 look           prints the GPUs as JSON
 sample         prints what they do now, by UUID
+limits <GPU> <path>   prints how much of the GPU a control group may have
 wait           prints `changed` when a GPU has reported an error
 advance <s>    moves its clock on
 """
@@ -12,6 +13,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from carrel.ids import GpuUuid
+from carrel.node.interfaces import ControlGroup
 from carrel.node.nvidia import NvmlMachine
 from tests.kit.gpus import N1
 
@@ -28,6 +31,9 @@ async def main(sysfs: Path, answer_s: float) -> None:
         elif line[0] == "sample":
             samples = await machine.sample()
             print(json.dumps({uuid: asdict(sample) for uuid, sample in samples.items()}), flush=True)
+        elif line[0] == "limits":
+            found = await machine.memory_limits([ControlGroup(GpuUuid(line[1]), line[2])])
+            print(json.dumps(list(found.values())), flush=True)
         elif line[0] == "wait":
             await machine.wait_changed()
             print(json.dumps("changed"), flush=True)

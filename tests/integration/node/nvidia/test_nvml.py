@@ -100,6 +100,7 @@ def test_gpus_links_and_numa_nodes_are_read(libraries: dict[str, Path], tmp_path
         "address": "0000:3b:00.0",
         "driver_version": "550.54.15",
         "cuda_version": "12.4",
+        "kept": 0,
     }
     linked = {"island": "nvlink-0", "bandwidth_gbps": 300}
     unlinked = {"island": "", "bandwidth_gbps": 0}
@@ -124,6 +125,35 @@ def test_gpus_links_and_numa_nodes_are_read(libraries: dict[str, Path], tmp_path
             ]
         )
     ]
+
+
+def test_what_the_driver_keeps_is_read_and_an_old_one_does_not_say_it(
+    libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    for name, kept in (("new", {"GPU-a": 0, "GPU-b": 0, "GPU-c": 450, "GPU-d": 0}), ("old", {})):
+        (tmp_path / name).mkdir()
+        with eyes(libraries[name], tmp_path / name, FOUR + "keeps 2 450\n") as update:
+            look = update.ask("look")
+        assert [gpu["memory"] for gpu in look["gpus"]] == [81920, 81920, 16276, 49140]
+        found = {uuid: details["kept"] for uuid, details in look["details"].items()}
+        assert found == (kept or dict.fromkeys(found, 0))
+
+
+def test_limits_of_control_groups_are_read(libraries: dict[str, Path], tmp_path: Path) -> None:
+    said = FOUR + "limit 0 8138 /sys/fs/cgroup/a\nlimit 0 0 /sys/fs/cgroup/b\n"
+    with eyes(libraries["new"], tmp_path, said) as update:
+        update.ask("look")
+        found = {path: update.ask(f"limits GPU-a /sys/fs/cgroup/{path}") for path in ("a", "b", "other", "gone")}
+        of_another = update.ask("limits GPU-b /sys/fs/cgroup/a")
+
+    assert found == {"a": [8138], "b": [None], "other": [None], "gone": []}, "of what has gone nothing is known"
+    assert of_another == [None]
+
+
+def test_a_driver_without_limits_says_nothing_about_them(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["old"], tmp_path, FOUR) as update:
+        update.ask("look")
+        assert update.ask("limits GPU-a /sys/fs/cgroup/a") == []
 
 
 @pytest.mark.parametrize(
