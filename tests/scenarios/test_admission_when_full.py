@@ -147,6 +147,15 @@ async def test_a_pod_that_asks_for_mig_slices_is_reviewed_like_one_that_asks_for
     assert (await ReviewedCluster().create(a_pod({"nvidia.com/mig-1g.5gb": "0"}))).patch == []
 
 
+async def test_a_part_of_a_slice_is_refused_where_memory_is_limited() -> None:
+    words = {"carrel.dev/gpu-memory-mib": "4096", "carrel.dev/gpu-model": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}
+    pod = a_pod({}, annotations=words)
+    assert (await ReviewedCluster().create(pod)).allowed
+    refused = await ReviewedCluster(options=AdmissionOptions(limits_memory=True)).create(pod)
+    assert not refused.allowed
+    assert "a part of a MIG slice; NVIDIA's driver limits no memory inside a slice" in refused.message
+
+
 @pytest.mark.parametrize(
     ("limits", "why"),
     [

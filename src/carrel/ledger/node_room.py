@@ -5,7 +5,7 @@ It is exact: `fit_test(request)(summary)` is true exactly if `placement.place` f
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from carrel.ids import GpuUuid
 from carrel.ledger.gpus import Gpu, MiB
@@ -60,14 +60,14 @@ class NodeRoom:
     can tell."""
     slowest: int = 0
     """The least bandwidth of these islands."""
-    slices: Mapping[str, "NodeRoom"] = field(default_factory=dict)
-    """What a request for MIG slices may have, by what it asks for: a profile, or `ANY_SLICE`."""
+    slices: Mapping[str, "NodeRoom"] | None = None
+    """What a request for MIG slices may have, by what it asks for: a profile, or `ANY_SLICE`. None: there are none."""
     has_slices: bool = False
     """Whether its GPUs are slices: all of them are, or none."""
 
     def for_request(self, request: Request) -> "NodeRoom":
         """What the request may have, by whether it asks for slices."""
-        room = self.slices.get(request.slices, NO_ROOM) if request.slices else self
+        room = (self.slices or {}).get(request.slices, NO_ROOM) if request.slices else self
         return NO_ROOM if request.avoids_slices and room.has_slices else room
 
     def without(self, selector: GpuSelector) -> "NodeRoom":
@@ -137,20 +137,16 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
     is_any_model = not (request.model or selector.models or selector.not_models)
     is_plain = is_any_model and not slowest and not request.needs_one_island
-    if is_plain and amount == WHOLE:
+    if is_plain and amount == WHOLE and not request.is_limited:
         return lambda room: room.whole >= gpus
     if is_plain and isinstance(amount, Memory):
         mib = amount.mib
-        avoids_slices = request.avoids_slices
-
-        def has_memory(room: NodeRoom) -> bool:
-            if avoids_slices and room.has_slices:
-                return False
-            if mib <= room.smallest:
-                return len(room.pieces) >= gpus and room.pieces[last] >= mib
-            return _most_gpus(room, request, _Needs(request), slowest) >= gpus
-
-        return has_memory
+        has_memory: Callable[[NodeRoom], bool] = lambda room: (  # noqa: E731 # nearly always what is returned
+            len(room.pieces) >= gpus and room.pieces[last] >= mib
+            if mib <= room.smallest
+            else _most_gpus(room, request, _Needs(request), slowest) >= gpus
+        )
+        return (lambda room: not room.has_slices and has_memory(room)) if request.avoids_slices else has_memory
     needs, avoids_slices = _Needs(request), request.avoids_slices
     if request.needs_one_island:
         whole = amount == WHOLE

@@ -20,8 +20,12 @@ def as_gpus(slices: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     return tuple(replace(gpu, slice=replace(gpu.slice, is_gpu=True)) for gpu in slices if gpu.slice)
 
 
-MIXED = Node(N1, (a_gpu("n1", 1, 81920, model=A100), *divided_gpu("n1", 0, ("1g.10gb", "1g.10gb", "3g.40gb"))))
-SINGLE = Node(N2, as_gpus(divided_gpu("n2")))
+MIXED = Node(
+    N1,
+    why_no_limits="",
+    gpus=(a_gpu("n1", 1, 81920, model=A100), *divided_gpu("n1", 0, ("1g.10gb", "1g.10gb", "3g.40gb"))),
+)
+SINGLE = Node(N2, as_gpus(divided_gpu("n2")), why_no_limits="")
 
 
 def labels_of(request: Request, node: Node) -> list[str] | None:
@@ -42,6 +46,7 @@ def labels_of(request: Request, node: Node) -> list[str] | None:
         pytest.param(memory(5000), ["1"], ["0:0"], id="a part of a GPU"),
         pytest.param(memory(5000, gpus=2), None, None, id="no parts of several slices"),
         pytest.param(memory(5000, slices="any", model=SLICE), ["0:0"], ["0:0"], id="a part of a slice"),
+        pytest.param(memory(5000, is_limited=True), ["1"], None, id="a part with a limit of memory: no slice"),
     ],
 )
 def test_who_gets_a_slice(request_: Request, on_mixed: list[str] | None, on_single: list[str] | None) -> None:
