@@ -126,7 +126,11 @@ def read_activities(text: str, source: str) -> tuple[str, ...]:
 def read_drivers(text: str, source: str) -> tuple[tuple[MiB, str], ...]:
     """What the driver keeps of each of these GPUs, and its release, in their order."""
     found = _read_node(text, source)
-    return tuple((MiB(group.kept_mib), group.driver) for group in found.gpus for _ in range(group.count))
+    each_of = ((group, group.count * (len(group.mig) or 1)) for group in found.gpus)
+    # The memory of a MIG slice is what its programs have.
+    return tuple(
+        (MiB(0 if group.mig else group.kept_mib), group.driver) for group, count in each_of for _ in range(count)
+    )
 
 
 @contextmanager
