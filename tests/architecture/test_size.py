@@ -22,7 +22,7 @@ LINES = {
     "cluster": 5_488,  # the record says whether limits of memory are required; GPUs that are divided anew
     "configuration": 1_315,  # how much of a GPU pods share, and whether that is a limit
     "demo": 1_843,  # begins with a history of use: people with habits, a stuck counter; MIG slices
-    "dialects": 5_084,  # limits of memory; agents report what pods may share of a GPU; MIG slices
+    "dialects": 5_088,  # limits of memory; agents report what pods may share of a GPU; MIG slices
     "files beside the folders": 1_165,  # simulated drivers keep memory; MIG slices
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person

@@ -44,7 +44,6 @@ class GpuMemory:
         "How much of a GPU pods may share: what its driver leaves them (usable), or all that is written on the GPU"
         " (total). By default usable, and total on nodes where gpushare's plugin serves or served (its label"
         ' gpushare: "true").',
-        change=Change.RESTART,
     )
     """The driver keeps some hundred MiB for itself. Counted as room, two halves of a GPU need not fit beside each
     other. gpushare counts them, and its users know the number of all MiB by heart."""

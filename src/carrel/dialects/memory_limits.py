@@ -41,6 +41,10 @@ def limited(pod: Pod, request: Request) -> Request:
     return replace(request, is_limited=True, containers=request.containers or _equal_needs(pod, request))
 
 
+def is_limited(pod: Pod) -> bool:
+    return any(key.startswith(LIMITS_PREFIX) for key in pod.metadata.annotations)
+
+
 def limits_of(pod: Pod) -> dict[str, MiB]:
     """What each container of a limited pod may have. Raises `Malformed`."""
     where, notes = subject(pod.metadata), pod.metadata.annotations

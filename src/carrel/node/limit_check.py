@@ -7,7 +7,7 @@ looked at again in the next round, and nobody is told.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from carrel.dialects.memory_limits import limits_of
+from carrel.dialects.memory_limits import is_limited, limits_of
 from carrel.dialects.visible_devices import read_devices
 from carrel.ids import GpuUuid, PodUid
 from carrel.kubernetes.cluster import Cluster, Json, NotFound
@@ -39,7 +39,7 @@ class LimitCheck:
 
     async def look(self, pods: Iterable[Pod], gpus: Sequence[Gpu]) -> tuple[Mismatch, ...]:
         """Return the containers that may use another amount than they were promised."""
-        limited = [pod for pod in pods if pod.status.phase == RUNNING and limits_of(pod)]
+        limited = [pod for pod in pods if pod.status.phase == RUNNING and is_limited(pod)]
         self._containers = {each.metadata.uid: self._containers.get(each.metadata.uid, ("", {})) for each in limited}
         if not limited or self._cgroups is None:
             return ()

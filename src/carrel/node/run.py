@@ -35,7 +35,7 @@ from carrel.process import run_with_cluster
 
 log = logging.getLogger(__name__)
 
-READS = Reads(("memory", "dialects", "nodes", "resourceClaims"))
+READS = Reads(("memory", "dialects", "nodes", "resourceClaims"), ("memory.capacity",))
 
 POLL_S = 0.5
 

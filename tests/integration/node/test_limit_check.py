@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from carrel.kubernetes.cluster import EVERYTHING, MergePatch
+from carrel.kubernetes.cluster import EVERYTHING, BindTarget, MergePatch
 from carrel.kubernetes.objects.resources import EVENTS, NODES, PODS
 from carrel.ledger.gpus import MiB
 from carrel.node.interfaces import ControlGroup
@@ -71,6 +71,12 @@ async def test_a_container_with_another_limit_than_promised_is_told_and_shown(tm
                 message = (await running.status()).get("message", "")
                 return [words for words in ("container main of lab/a", "container side of lab/a") if words in message]
 
+            # Nobody but an admin can write such an amount; it stops the look at no other pod.
+            odd = await lab.pod("odd", annotations={"limits.carrel.dev/main": "much"})
+            await lab.client.bind(BindTarget("lab", "odd", odd["metadata"]["uid"], "n1", {}))
+            await lab.client.patch(
+                PODS, "odd", MergePatch({"status": {"phase": "Running"}}), "lab", subresource="status"
+            )
             right = {f"cri-containerd-{MAIN}.scope": MiB(4119), f"cri-containerd-{SIDE}.scope": MiB(4119)}
             Limiting.limits = right
             await becomes(said, [])
