@@ -137,6 +137,7 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
     is_any_model = not (request.model or selector.models or selector.not_models)
     is_plain = is_any_model and not slowest and not request.needs_one_island
+    avoids_slices = request.is_limited or (gpus > 1 and request.avoids_slices)
     if is_plain and amount == WHOLE and not request.is_limited:
         return lambda room: room.whole >= gpus
     if is_plain and isinstance(amount, Memory):
@@ -146,8 +147,8 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
             if mib <= room.smallest
             else _most_gpus(room, request, _Needs(request), slowest) >= gpus
         )
-        return (lambda room: not room.has_slices and has_memory(room)) if request.avoids_slices else has_memory
-    needs, avoids_slices = _Needs(request), request.avoids_slices
+        return (lambda room: not room.has_slices and has_memory(room)) if avoids_slices else has_memory
+    needs = _Needs(request)
     if request.needs_one_island:
         whole = amount == WHOLE
 
