@@ -31,7 +31,11 @@ PURE_MODULES = (
     "carrel.bookings.capacity",
     "carrel.bookings.groups",
     "carrel.bookings.icalendar",
+    "carrel.bookings.notifications.buttons",
+    "carrel.bookings.notifications.choices",
     "carrel.bookings.notifications.messages",
+    "carrel.bookings.notifications.posts",
+    "carrel.bookings.notifications.quiet_hours",
     "carrel.bookings.people",
     "carrel.bookings.records",
     "carrel.bookings.maintenance",
@@ -203,7 +207,7 @@ LIBRARIES = {
     "typer": ("carrel", "kubernetes_in_memory"),
     "uvicorn": ("carrel.http", "kubernetes_in_memory"),
     "uvloop": ("carrel.process",),
-    "yarl": ("carrel.kubernetes",),
+    "yarl": ("carrel.bookings.notifications", "carrel.kubernetes"),
     "yaml": ("carrel", "kubernetes_in_memory"),
 }
 """Where each library may appear: what is used in one place can be replaced there."""

@@ -17,10 +17,10 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_270,  # a part of a GPU is a limit; no limits in MIG slices
-    "bookings": 15_836,  # MIG slices on the map
+    "bookings": 17_102,  # MIG slices on the map
     "cli": 8_469,  # doctor says where the memory of parts is limited; MIG slices by their number
     "cluster": 5_488,  # the record says whether limits of memory are required; GPUs that are divided anew
-    "configuration": 1_315,  # how much of a GPU pods share, and whether that is a limit
+    "configuration": 1_327,  # how much of a GPU pods share, and whether that is a limit
     "demo": 1_843,  # begins with a history of use: people with habits, a stuck counter; MIG slices
     "dialects": 5_088,  # limits of memory; agents report what pods may share of a GPU; MIG slices
     "files beside the folders": 1_165,  # simulated drivers keep memory; MIG slices

@@ -433,6 +433,7 @@ BAD = {
     "a missing secret": ("bookingsElsewhere.apiUrl=https://maia.example", "needs bookingsElsewhere.existingSecret"),
     "two replicas on SQLite": ("booking.replicas=2", "give booking.database.existingSecret"),
     "a hub without its token": ("config.bookings.signIn.hub.url=https://hub.example", "needs booking.hubSecret.name"),
+    "Matrix without a token": ("config.notifications.matrixUrl=https://matrix.example", "needs booking.matrixSecret"),
     "posts without a secret": ("config.notifications.webhookUrl=https://chat.example", "needs booking.webhookSecret"),
     "an Ingress without a host": ("booking.ingress.enabled=true", "need config.bookings.publicUrl, whose host they"),
     "an unknown field": ("config.tiers.whenfull=cpu", "additional properties 'whenfull' not allowed"),

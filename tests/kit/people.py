@@ -6,6 +6,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from carrel.bookings.groups import SEEN_COUNTS, SEEN_PRECISION, GroupSource, groups_to_keep
+from carrel.bookings.notifications.choices import MessageChoices
 from carrel.bookings.people import Grant, KnownPerson, PendingLogin, Session, Token
 from carrel.bookings.store.people import SqlPeople, TokenFor
 
@@ -86,6 +87,9 @@ class PeopleInMemory(SqlPeople):
 
     async def choose_zone(self, email: str, zone: ZoneInfo | None) -> None:
         self._known[email] = replace(await self.person(email), zone=zone)
+
+    async def choose_messages(self, email: str, choices: MessageChoices) -> None:
+        self._known[email] = replace(await self.person(email), messages=choices)
 
     async def grant(self, grant: Grant) -> None:
         self._known[grant.email] = replace(self._known.get(grant.email, KnownPerson(grant.email)), granted=grant.role)

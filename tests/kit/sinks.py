@@ -68,18 +68,34 @@ class MailSink:
 
 
 class PostSink:
+    """A receiver of posts, and the stand-in for chats: any path, POST and PUT."""
+
     def __init__(self) -> None:
         self.url = ""
         self.posts: list[tuple[dict[str, str], bytes]] = []
+        self.calls: list[str] = []
+        """Method and path, as they were sent."""
         self.status = 204
+        self.headers: dict[str, str] = {}
+        self.answers: dict[str, list[int]] = {}
+        """Path → what is answered there first, one after the other."""
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator["PostSink"]:
         async def take(request: Request) -> Response:
+            path = request.scope["raw_path"].decode()
+            query = request.scope["query_string"].decode()
+            self.calls.append(f"{request.method} {path}" + (f"?{query}" if query else ""))
             self.posts.append((dict(request.headers), await request.body()))
-            return Response(status_code=self.status)
+            first = self.answers.get(path)
+            return Response(status_code=first.pop(0) if first else self.status, headers=self.headers)
 
-        app = Starlette(routes=[Route("/hook", take, methods=["POST"])])
+        app = Starlette(routes=[Route("/{path:path}", take, methods=["POST", "PUT"])])
         async with serving(app, Address()) as url:
             self.url = f"{url}/hook"
             yield self
+
+    @property
+    def host(self) -> str:
+        """With the port, as an admin lists it."""
+        return self.url.split("/")[2]

@@ -20,6 +20,7 @@ Reading order:
     mirror                                    bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do
+    button_acts                               what buttons in messages do
     usage/                                    what GPUs were held and used for, by the hour and the day
     cluster_view                              the cluster as people see it, and a person's own pods
     wording                                   times, amounts and models as text

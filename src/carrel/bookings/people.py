@@ -6,11 +6,12 @@ enough because they are random and 256 bits long.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from zoneinfo import ZoneInfo
 
+from carrel.bookings.notifications.choices import MessageChoices
 from carrel.parsing.addresses import normal
 
 
@@ -180,6 +181,8 @@ class KnownPerson:
     last_seen: datetime | None = None
     zone: ZoneInfo | None = None
     """That they chose; None: the lab's."""
+    messages: MessageChoices = field(default_factory=MessageChoices)
+    """How they want to be told things."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -17,8 +17,10 @@ from carrel.bookings.health import BookingMetrics
 from carrel.bookings.inventory import ClusterInventory, GpuInventory
 from carrel.bookings.lab_configuration import LabConfiguration
 from carrel.bookings.mirror import BookingMirror
-from carrel.bookings.notifications.channels import MailChannel, WebhookChannel, mail_server
-from carrel.bookings.notifications.messages import Channel
+from carrel.bookings.notifications.channels import POSTS, Channel, Channels, LabWebhook, MatrixChannel, OwnChannel
+from carrel.bookings.notifications.choices import LAB, MAIL, MATRIX
+from carrel.bookings.notifications.destinations import checked_session
+from carrel.bookings.notifications.mail import MailChannel, mail_server
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.watches import OVERBOOKED_S, OverbookedWatch, RevocationWatch
 from carrel.bookings.queries import BookingQueries
@@ -26,7 +28,6 @@ from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceParts
 from carrel.bookings.settings import BookingSettings
 from carrel.bookings.sign_in.assembly import authenticator_from, request_limits
-from carrel.bookings.sign_in.authenticator import Authenticator
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
@@ -140,6 +141,7 @@ async def _serve(
             configuration=lab,
             elsewhere=settings.bookings_elsewhere,
             usage=usage,
+            channels=Channels(configuration.lab.zone, authenticator.options.link),
         )
         mirror = _mirror(client, service)
         if mirror is not None:
@@ -147,9 +149,11 @@ async def _serve(
         recorder = UsageRecorder(usage, view.looks, service.lab_zone, now) if usage and view else None
         calls = client.calls if client is not None else None
         metrics = BookingMetrics(mirror, await database.level(), calls, recorder)
-        channels = partial(_channels, settings, http, authenticator)
-        notifier = Notifier(service.outbox, store, channels(configuration), now)
-        current.on_change(lambda new: notifier.take_channels(channels(new)))
+        own = await closing.enter_async_context(checked_session(lambda: service.channels.hosts))
+        take = partial(_take_channels, service.channels, settings, http, own, now)
+        take(configuration)
+        current.on_change(take)
+        notifier = Notifier(service.outbox, store, service.channels, now)
         address = Address(settings.bind_address, settings.port)
         async with serving(
             booking_app(service, request_limits(configuration.bookings.sign_in), metrics), address, finish_s=FINISH_S
@@ -175,18 +179,25 @@ def _state(
     return ClusterState(client, replace(options, now=now))
 
 
-def _channels(
-    settings: BookingSettings, http: aiohttp.ClientSession, authenticator: Authenticator, configuration: Configuration
-) -> Mapping[str, Channel]:
-    zone, channels = configuration.lab.zone, dict[str, Channel]()
-    of = configuration.notifications
+def _take_channels(
+    channels: Channels,
+    settings: BookingSettings,
+    http: aiohttp.ClientSession,
+    own: aiohttp.ClientSession,
+    now: Callable[[], datetime],
+    configuration: Configuration,
+) -> None:
+    """The channels that this configuration has. `own` is for addresses of people."""
+    of, found = configuration.notifications, dict[str, Channel]()
     if settings.smtp_url and of.mail_from:
-        server = mail_server(settings.smtp_url)
-        channels["mail"] = MailChannel(server, of.mail_from, zone, authenticator.options.link)
+        found[MAIL] = MailChannel(mail_server(settings.smtp_url), of.mail_from)
+    if of.allowed_hosts:
+        found |= {name: OwnChannel(request, own, of.allowed_hosts) for name, request in POSTS.items()}
+    if of.matrix_url and settings.matrix_token:
+        found[MATRIX] = MatrixChannel(of.matrix_url, settings.matrix_token, http)
     if of.webhook_url and settings.webhook_secret:
-        secret = settings.webhook_secret
-        channels["webhook"] = WebhookChannel(of.webhook_url, secret, http, zone, authenticator.now)
-    return channels
+        found[LAB] = LabWebhook(of.webhook_url, settings.webhook_secret, http, now)
+    channels.take(found, of.allowed_hosts)
 
 
 def _mirror(client: Client | None, service: ServiceParts) -> BookingMirror | None:

@@ -15,6 +15,8 @@ from carrel.bookings.group_commands import GroupCommands
 from carrel.bookings.imports import BookingImport
 from carrel.bookings.lab_configuration import LabConfiguration
 from carrel.bookings.maintenance_commands import MaintenanceCommands
+from carrel.bookings.notifications.channels import Channels
+from carrel.bookings.notifications.own_choices import OwnChoices
 from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.removal import PersonRemoval
@@ -43,6 +45,8 @@ class ServiceParts:
     """The address at which people book, if not here. Then this service shows who holds and uses GPUs, and no more."""
     usage: SqlUsage | None = None
     """What was held and used. None: there is no cluster."""
+    channels: Channels = field(default_factory=lambda: Channels(ZoneInfo("UTC")))
+    """By which people can be told things."""
 
     @property
     def lab_zone(self) -> ZoneInfo:
@@ -76,6 +80,10 @@ class ServiceParts:
     @property
     def removal(self) -> PersonRemoval:
         return PersonRemoval(self.queries, self.commands, self.authenticator.roles)
+
+    @property
+    def own_choices(self) -> OwnChoices:
+        return OwnChoices(self.channels, self.authenticator.people)
 
     @property
     def group_commands(self) -> GroupCommands:

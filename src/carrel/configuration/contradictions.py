@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
 from carrel.configuration.gpu_memory import MemoryResource as Resource
-from carrel.configuration.schema import ANY_ACCOUNT, Configuration, PodsOfNobody
+from carrel.configuration.schema import ANY_ACCOUNT, Configuration, Notifications, PodsOfNobody
 from carrel.dialects.options import DeviceList
 from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.printable import printable
@@ -14,6 +14,8 @@ from carrel.parsing.time import words, zone_named
 
 NO_SECRETS = ", without a password: secrets are never in the configuration"
 _PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?")
+_HOST = re.compile(r"(\*\.[a-z0-9-]+\.)?[a-z0-9-]+(\.[a-z0-9-]+)*(:[0-9]{1,5})?|\[[0-9a-f:]+\](:[0-9]{1,5})?")
+"""A pattern has two names at least: below `*.com` is everything."""
 _ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9.-]+:[a-z0-9.-]+")
 
 
@@ -29,8 +31,7 @@ def contradictions(of: Configuration) -> Iterator[str]:
         yield "pods.schedulers is empty: the webhook gives GPU pods to the first of them"
     yield from _about_people(of)
     yield from _about_sign_in(of)
-    if of.notifications.webhook_url and not _is_url(of.notifications.webhook_url):
-        yield f"notifications.webhookUrl is {_shown(of.notifications.webhook_url)}; expected https://HOST/PATH{NO_SECRETS}"
+    yield from _about_notifications(of.notifications)
 
 
 def _about_times(of: Configuration) -> Iterator[str]:
@@ -60,6 +61,16 @@ def _about_people(of: Configuration) -> Iterator[str]:
         for email in emails:
             if not is_address(normal(email)):
                 yield f"bookings.roles.{name} has {email!r}; expected an e-mail address such as ada@lab.example"
+
+
+def _about_notifications(of: Notifications) -> Iterator[str]:
+    for name, url in (("webhookUrl", of.webhook_url), ("matrixUrl", of.matrix_url)):
+        if url and not _is_url(url):
+            yield f"notifications.{name} is {_shown(url)}; expected https://HOST/PATH{NO_SECRETS}"
+    for host in of.allowed_hosts:
+        if not _HOST.fullmatch(host):
+            like = "hooks.slack.com, chat.lab.example:8443 or *.logic.azure.com, in lower case"
+            yield f"notifications.allowedHosts has {_shown(host)}; expected something like {like}"
 
 
 def _about_sign_in(of: Configuration) -> Iterator[str]:

@@ -1,11 +1,10 @@
 """The configuration of a cluster: what its admins decide, in one typed value.
 
-    memory: {unit: GiB}
     tiers: {revocationGrace: 30s}
     bookings: {rules: {maxDuration: 7d}}
 
-Each section is a class, each field has its default, what it means, and the reason. Names are written `maxGpus`, lengths
-of time `90s` or `14d`. Secrets come from the environment, and what only one process knows is an option of that process.
+A section is a class; a field has its default, its meaning and the reason. Names are written `maxGpus`, times `14d`.
+Secrets come from the environment; what only one process knows is an option of that process.
 """
 
 from collections.abc import Mapping
@@ -448,9 +447,12 @@ class Notifications:
 
     mail_from: str = entry("", "Sender of the mails.", example="Carrel <gpus@lab.example>")
     """The mail server, with its password, is in CARREL_SMTP_URL."""
-    webhook_url: str = entry("", "Where each notification is posted.", example="https://chat.lab.example/hook")
-    """Posts are signed with CARREL_WEBHOOK_SECRET, so that the receiver can check the sender. Whoever may read the
-    configuration sees the address: it must be of no use to others."""
+    allowed_hosts: tuple[str, ...] = entry((), "Hosts of people's own webhooks.", example="['*.logic.azure.com']")
+    """The service calls what people name there. `*.DOMAIN`: only at public addresses."""
+    matrix_url: str = entry("", "Matrix homeserver for messages to people.", example="https://matrix.lab.example")
+    """The access token of the user that writes to them is in CARREL_MATRIX_TOKEN."""
+    webhook_url: str = entry("", "Where every notification is posted.", example="https://chat.lab.example/hook")
+    """Signed with CARREL_WEBHOOK_SECRET. Who may read the configuration sees the address: it must be of no use."""
 
 
 @dataclass(frozen=True, slots=True)

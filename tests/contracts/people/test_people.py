@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.bookings.groups import SEEN_COUNTS, GroupSource
+from carrel.bookings.notifications.choices import MessageChoices
 from carrel.bookings.people import Grant, How, PendingLogin, Role, Scope, Session, Token
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
@@ -196,3 +197,14 @@ async def test_giving_a_role_is_in_the_log_with_its_reason(database: Database) -
         (entry,) = await reading.log()
     told = (entry.actor, entry.action, entry.subject, entry.why, entry.details)
     assert told == ("root@lab.example", "role-given", ADA, "runs the lab", {"role": "lab-admin"})
+
+
+async def test_a_person_chooses_how_to_be_told_things(people: SqlPeople) -> None:
+    assert (await people.person(ADA)).messages == MessageChoices()
+    chosen = MessageChoices(False, {"slack": "https://hooks.example/x"}, frozenset({"bookings"}))
+
+    await people.choose_messages(ADA, chosen)
+    await people.choose_zone(ADA, ZoneInfo("Asia/Kolkata"))
+
+    known = await people.person(ADA)
+    assert (known.messages, known.zone) == (chosen, ZoneInfo("Asia/Kolkata")), "one does not change the other"

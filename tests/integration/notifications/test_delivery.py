@@ -12,16 +12,22 @@ from datetime import UTC, timedelta
 import aiohttp
 import pytest
 
-from carrel.bookings.notifications.channels import MailChannel, WebhookChannel, mail_server
-from carrel.bookings.notifications.messages import Channel, Notification, Occasion, Undelivered
+from carrel.bookings.notifications.channels import Channel, Channels, LabWebhook, Undelivered
+from carrel.bookings.notifications.mail import MailChannel, mail_server
+from carrel.bookings.notifications.messages import Message, Notification, Occasion, message_of
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store.database import Database
+from carrel.bookings.store.outbox import Planned
 from carrel.parsing import Malformed
 from tests.kit.booking import ADMIN, MEMBER, NOW, Caller, Opened, at, opened_on
 from tests.kit.sinks import MailSink, PostSink
 
 SECRET = "a secret of both sides"
+
+
+def a_message(person: str) -> Message:
+    return message_of(Notification("log-1", Occasion.BOOKED, person, NOW), UTC)
 
 
 @dataclass
@@ -34,7 +40,8 @@ class Setup:
     def replica(self, but: frozenset[str] = frozenset()) -> Notifier:
         """Without some channels, like a replica with older settings."""
         known = {name: channel for name, channel in self.channels.items() if name not in but}
-        return Notifier(self.opened.service.outbox, self.opened.service.queries.store, known, self.opened.clock)
+        channels = Channels(self.opened.service.queries.zone, "https://gpus.lab.org", known)
+        return Notifier(self.opened.service.outbox, self.opened.service.queries.store, channels, self.opened.clock)
 
     async def ada(self) -> Caller:
         return await self.opened.caller(MEMBER)
@@ -52,10 +59,9 @@ async def setup(database: Database) -> AsyncIterator[Setup]:
         posts = await stack.enter_async_context(PostSink().listening())
         http = await stack.enter_async_context(aiohttp.ClientSession())
         opened = opened_on(database)
-        zone, clock = opened.service.queries.zone, opened.clock
         channels: dict[str, Channel] = {
-            "mail": MailChannel(mail_server(mail.url), "carrel@lab.org", zone, "https://gpus.lab.org"),
-            "webhook": WebhookChannel(posts.url, SECRET, http, zone, clock),
+            "mail": MailChannel(mail_server(mail.url), "carrel@lab.org"),
+            "lab": LabWebhook(posts.url, SECRET, http, opened.clock),
         }
         yield Setup(opened, mail, posts, channels)
 
@@ -233,15 +239,15 @@ FORGED = {
 
 @pytest.mark.parametrize("person", FORGED.values(), ids=FORGED)
 async def test_an_address_cannot_forge_a_mail(person: str) -> None:
-    mail = MailChannel(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org", UTC)
+    mail = MailChannel(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org")
     with pytest.raises(Undelivered) as undelivered:
-        await mail.send(Notification("log-1", Occasion.BOOKED, person, NOW))
+        await mail.send(a_message(person), person)
     assert undelivered.value.is_final
 
 
 def test_a_quoted_name_stays_as_it_is() -> None:
-    mail = MailChannel(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org", UTC)
-    message = mail.message(Notification("log-1", Occasion.BOOKED, '"a,b"@lab.org', NOW))
+    mail = MailChannel(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org")
+    message = mail.mail(a_message(MEMBER), '"a,b"@lab.org')
     assert message["To"].addresses[0].addr_spec == '"a,b"@lab.org'
 
 
@@ -251,8 +257,8 @@ class TestAnAddressWithOtherLettersThanAscii:
     async def sent(self, extensions: list[str]) -> MailSink:
         async with MailSink().listening() as sink:
             sink.extensions = extensions
-            mail = MailChannel(mail_server(sink.url), "carrel@lab.org", UTC)
-            await mail.send(Notification("log-1", Occasion.BOOKED, self.PERSON, NOW))
+            mail = MailChannel(mail_server(sink.url), "carrel@lab.org")
+            await mail.send(a_message(self.PERSON), self.PERSON)
         return sink
 
     async def test_gets_its_mail_by_a_server_that_can_send_there(self) -> None:
@@ -272,16 +278,17 @@ class TestAnAddressWithOtherLettersThanAscii:
 )
 def test_a_group_or_a_pod_cannot_forge_a_header(text: str) -> None:
     """A group's name comes from an identity provider, or from a hub."""
-    mail = MailChannel(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org", UTC)
+    mail = MailChannel(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org")
     for occasion, facts in ((Occasion.CANCELLED, {"group": text, "model": "A6000"}), (Occasion.REVOKED, {"pod": text})):
-        written = mail.message(Notification("log-1", occasion, MEMBER, NOW, facts=facts)).as_bytes()
+        message = message_of(Notification("log-1", occasion, MEMBER, NOW, facts=facts), UTC)
+        written = mail.mail(message, MEMBER).as_bytes()
         names = [line.partition(b":")[0].lower() for line in written.partition(b"\n\n")[0].splitlines()]
         assert b"bcc" not in names, written
 
 
 async def test_a_notification_that_cannot_be_made_does_not_keep_others_from_being_sent(setup: Setup) -> None:
     odd = Notification("odd", Occasion.BOOKED, MEMBER, NOW, facts={"start": "yesterday", "end": "never"})
-    await setup.opened.service.outbox.add([odd], tuple(setup.channels), NOW)
+    await setup.opened.service.outbox.add([Planned(odd, "mail", NOW)])
     await (await setup.ada()).book(days=5, start=at(2))
 
     await setup.send_all()

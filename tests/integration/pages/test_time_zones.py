@@ -7,7 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.bookings.notifications.channels import MailChannel, mail_server
+from carrel.bookings.notifications.channels import Channels
+from carrel.bookings.notifications.mail import MailChannel, mail_server
+from carrel.bookings.notifications.messages import Message
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.people import Role
 from carrel.bookings.store.people import SqlPeople
@@ -138,19 +140,18 @@ async def test_what_is_no_zone_is_refused_and_changes_nothing(ada: Visitor, zone
 
 async def test_a_mail_and_the_text_of_its_calendar_entry_are_in_the_zone_of_its_reader(opened: Opened) -> None:
     sent: list[str] = []
-    lab = ZoneInfo("Europe/Stockholm")
-    mail = MailChannel(mail_server("smtp://localhost"), "gpus@lab.example", lab)
 
     class Kept(MailChannel):
-        async def send(self, notification: object) -> None:
-            sent.append(str(mail.message(notification)))  # type: ignore[arg-type] # a notification
+        async def send(self, message: Message, address: str) -> None:
+            sent.append(str(self.mail(message, address)))
 
     database = opened.service.queries.store._database
     await SqlPeople(database).choose_zone(MEMBER, KOLKATA)
     for email in (MEMBER, OTHER):
         await made(await opened.caller(email), days=5, start=at(2))
-    kept = Kept(mail.server, mail.sender, lab)
-    notifier = Notifier(opened.service.outbox, opened.service.queries.store, {"mail": kept}, opened.clock)
+    kept = Kept(mail_server("smtp://localhost"), "gpus@lab.example")
+    channels = Channels(ZoneInfo("Europe/Stockholm"), of={"mail": kept})
+    notifier = Notifier(opened.service.outbox, opened.service.queries.store, channels, opened.clock)
     while await notifier.round():
         pass
 

@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.bookings.notifications.messages import Notification, Occasion, reminder, subject, text
+from carrel.bookings.notifications.messages import Notification, Occasion, subject, text
+from carrel.bookings.notifications.quiet_hours import reminder
 from carrel.bookings.rules import Booking
 from carrel.ids import BookingId
 
@@ -34,18 +35,18 @@ TIMES = {
 
 @pytest.mark.parametrize(("began", "left", "occasion"), TIMES.values(), ids=TIMES)
 def test_when_a_reminder_is_due(began: timedelta, left: timedelta, occasion: str | None) -> None:
-    notification = reminder(a_booking(began, left), NOON)
+    notification = reminder(a_booking(began, left), NOON, LAB)
 
     assert (notification.occasion.value if notification else None) == occasion
 
 
 def test_a_cancelled_booking_has_no_reminder() -> None:
-    assert reminder(a_booking(48 * HOUR, HOUR, cancelled=NOON - HOUR), NOON) is None
+    assert reminder(a_booking(48 * HOUR, HOUR, cancelled=NOON - HOUR), NOON, LAB) is None
 
 
 def test_a_reminder_keeps_its_id_until_the_end_is_moved() -> None:
     def id_at(now: datetime, left: timedelta) -> str:
-        notification = reminder(a_booking(72 * HOUR, left), now)
+        notification = reminder(a_booking(72 * HOUR, left), now, LAB)
         assert notification is not None
         return notification.id
 
@@ -54,7 +55,7 @@ def test_a_reminder_keeps_its_id_until_the_end_is_moved() -> None:
 
 
 def test_a_reminder_is_useless_after_the_end_and_other_notifications_after_three_days() -> None:
-    notification = reminder(a_booking(48 * HOUR, HOUR), NOON)
+    notification = reminder(a_booking(48 * HOUR, HOUR), NOON, LAB)
     assert notification is not None
     assert notification.useless_after == NOON + HOUR
     assert Notification("log-1", Occasion.CANCELLED, "ada@lab.example", NOON).useless_after == NOON + timedelta(days=3)
@@ -92,7 +93,7 @@ def test_a_pod_that_is_about_to_lose_its_gpu_is_told_when_and_what_happens() -> 
 
 
 def test_a_notification_about_a_groups_booking_names_the_group_and_the_booking() -> None:
-    notification = reminder(replace(a_booking(48 * HOUR, HOUR), group="vision"), NOON)
+    notification = reminder(replace(a_booking(48 * HOUR, HOUR), group="vision"), NOON, LAB)
 
     assert notification is not None
     assert subject(notification, LAB).startswith("The booking of A6000 for vision ends soon")

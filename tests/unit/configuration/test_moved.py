@@ -17,6 +17,8 @@ NEVER_OPTIONS = {
     "dialects.maiaBookingGpus",
     "memory.capacity",
     "memory.limits",
+    "notifications.allowedHosts",
+    "notifications.matrixUrl",
     "tiers.podsOfNobody",
 }
 GONE = {"--service", "--context", "--cdi-folder"}

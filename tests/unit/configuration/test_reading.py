@@ -301,7 +301,7 @@ def test_what_is_written_has_only_what_differs() -> None:
 
 def test_every_field_has_a_path_of_its_own() -> None:
     paths = [leaf.path for leaf in every_field(Configuration())]
-    assert len(paths) == len(set(paths)) == 61
+    assert len(paths) == len(set(paths)) == 63
 
 
 @pytest.mark.parametrize("word", ["off", "'off'", "false", "no"])

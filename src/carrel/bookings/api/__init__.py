@@ -9,6 +9,7 @@ Reading order:
     administration   maintenance, usage, the audit log; who is in a group, and who books for it
     gpus             the cluster map: who holds which GPU, and what it is used for
     startable        what a person may start now, which a hub asks too; a person's own pods, and their booking now
+    messages         by which channels a person is told, and of what
     maia             MAIA's own addresses
 """
 
@@ -17,7 +18,7 @@ from functools import cache
 from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute
 
-from carrel.bookings.api import administration, availability, bookings, gpus, startable
+from carrel.bookings.api import administration, availability, bookings, gpus, messages, startable
 from carrel.bookings.api.errors import DOCUMENTED, install_answers
 
 __all__ = ["DOCUMENTED", "install_api"]
@@ -33,7 +34,7 @@ def _routes() -> list[BaseRoute]:
     """Made once in a process: they need no service until they are called, and to make their models takes longer than
     all the rest of an app. Tests make hundreds of apps."""
     parts, api = APIRouter(), APIRouter(responses=DOCUMENTED)
-    for part in (bookings, availability, administration, gpus, startable):
+    for part in (bookings, availability, administration, gpus, messages, startable):
         parts.include_router(part.router)
     parts.include_router(administration.groups_router)
     parts.include_router(administration.people_router)

@@ -22,7 +22,7 @@ from carrel.bookings.api.models import A_START, AN_END, Moment, RequestModel, Re
 from carrel.bookings.client import BookingStatus, write_status
 from carrel.bookings.cluster_view import ClusterView, PodRow, pod_rows
 from carrel.bookings.mirror import entitlement_of
-from carrel.bookings.notifications.messages import reminder
+from carrel.bookings.notifications.messages import ends_soon
 from carrel.bookings.notifications.watches import short_bookings
 from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
@@ -216,7 +216,7 @@ class UsableBooking:
         if not booking.is_active(now):
             yield f"{name} starts {local(booking.start, zone)}"
             return
-        if reminder(booking, now):
+        if ends_soon(booking.start, booking.ends, now):
             extend = f"; extend it at {url}/bookings/{booking.id}" if self.may_change else ""
             yield f"{name} ends {local(booking.ends, zone)}{extend}"
         if self.use and self.used >= booking.gpus:

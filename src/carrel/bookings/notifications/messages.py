@@ -1,11 +1,10 @@
-"""What a notification says, and how it is sent. It may arrive twice, with the same id."""
+"""What a notification says, as plain text that is the same in every channel. It may arrive twice, with the same id."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
-from typing import Protocol
-from zoneinfo import ZoneInfo
+from hashlib import sha256
 
 from carrel.bookings.rules import Booking
 from carrel.ids import short_id
@@ -43,8 +42,6 @@ class Notification:
     """`model`, `gpus`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a group's booking `group`; of a
     revocation `pod`, `namespace`, `node`, `ends` (when the pod ends) and `then` (what happens to it); of maintenance
     its own `start` and `end`, `maintenance` (the nodes and GPUs), `pods`, `lacking` (how many bookings lack GPUs)."""
-    zone: ZoneInfo | None = None
-    """That the person chose, when it is sent; None: the lab's."""
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
@@ -70,20 +67,19 @@ class Notification:
         return self.at + USEFUL_FOR
 
 
-def reminder(booking: Booking, now: datetime) -> Notification | None:
-    """The reminder that is due now for an active booking, if any. A later end makes a new reminder."""
-    occasion = due_reminder(booking.start, booking.ends, now) if booking.is_active(now) else None
-    if occasion is None:
-        return None
-    id = f"{occasion.value}-{booking.id}-{booking.ends.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    return Notification(id, occasion, booking.user, now, booking.id, facts=facts_of(booking))
+def ends_soon(start: datetime, ends: datetime, now: datetime) -> bool:
+    """Whether a page warns of the end. Not of a booking that is shorter than the time between the warning and the end:
+    who has just booked a day knows when it ends."""
+    return any(ends - now <= before < ends - start for before in REMINDERS.values())
 
 
-def due_reminder(start: datetime, ends: datetime, now: datetime) -> Occasion | None:
-    """None for a booking that is shorter than the time between the reminder and the end: who has just booked a day
-    knows when it ends."""
-    due = (occasion for occasion, before in REMINDERS.items() if ends - now <= before < ends - start)
-    return next(due, None)
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A button in a message."""
+
+    title: str
+    url: str = field(repr=False)
+    """Whoever has it can press it."""
 
 
 def facts_of(booking: Booking) -> dict[str, str]:
@@ -118,7 +114,7 @@ def _lost(notification: Notification, zone: tzinfo) -> str:
     return f"{pod} loses its GPU to a booking: it ends {moment(ends, zone)}"
 
 
-def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
+def text(notification: Notification, zone: tzinfo, link: str = "", buttons: Sequence[Link] = ()) -> str:
     """What happened, when, who did it and why, and what to do next."""
     lines = [subject(notification, zone) + ".", ""]
     if notification.span:
@@ -145,6 +141,8 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
     elif notification.occasion is not Occasion.ENOUGH_AGAIN and actor and actor != notification.person:
         lines.append(f"Done by {actor}" + (f": {why}" if why else "."))
     lines += ["", _advice(notification)]
+    if buttons:
+        lines += ["", "Or with one click, once:", *(f"{each.title}:  {each.url}" for each in buttons)]
     return "\n".join(lines) + (f"\n\n{link}" if link else "") + "\n"
 
 
@@ -178,26 +176,57 @@ def _advice(notification: Notification) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """One notification by one channel."""
+class Message:
+    """What one reader is sent, in words for that reader."""
 
-    notification: Notification
-    channel: str
-    tries: int
-    """This one included."""
+    id: str
+    """The same for the same occasion, also when it is sent again."""
+    person: str
+    at: datetime
+    subject: str
+    text: str
+    """All of it, the subject included."""
+    notifications: tuple[Notification, ...]
+    """That it tells."""
+    zone: tzinfo
+    links: tuple[Link, ...] = ()
+    """The buttons, which are in the text too."""
 
 
-class Undelivered(Exception):
-    """It did not arrive, or that is not known. `is_final`: another try would not help."""
-
-    def __init__(self, why: str, *, is_final: bool = False) -> None:
-        self.is_final = is_final
-        super().__init__(why)
+NO_LINKS: Mapping[str, Sequence[Link]] = {}
 
 
-class Channel(Protocol):
-    """Sends notifications, for example by mail."""
+def digest_of(
+    notifications: Sequence[Notification],
+    morning: datetime,
+    zone: tzinfo,
+    link: str = "",
+    links: Mapping[str, Sequence[Link]] = NO_LINKS,
+) -> Message:
+    """What was held in the night, as one message."""
+    person = notifications[0].person
+    says = f"{len(notifications)} messages from the night"
+    parts = [
+        f"{number} of {len(notifications)}: {text(each, zone, '', links.get(each.id, ())).rstrip()}"
+        for number, each in enumerate(notifications, 1)
+    ]
+    all = "\n\n".join([f"{says}.", *parts]) + "\n" + (f"\n{link}\n" if link else "")
+    # A person has one such message in a morning: sent again, it has the same id.
+    id = f"digest-{morning.astimezone(UTC):%Y%m%dT%H%M%SZ}-{sha256(person.encode()).hexdigest()[:16]}"
+    every = tuple(button for each in notifications for button in links.get(each.id, ()))
+    return Message(id, person, morning, says, all, tuple(notifications), zone, every)
 
-    async def send(self, notification: Notification) -> None:
-        """Raises `Undelivered`."""
-        ...
+
+def message_of(
+    notification: Notification, zone: tzinfo, link: str = "", links: Mapping[str, Sequence[Link]] = NO_LINKS
+) -> Message:
+    own = tuple(links.get(notification.id, ()))
+    said = subject(notification, zone), text(notification, zone, link, own)
+    return Message(notification.id, notification.person, notification.at, *said, (notification,), zone, own)
+
+
+def trial(person: str, id: str, now: datetime, zone: tzinfo, link: str = "") -> Message:
+    """The message of the test button."""
+    says = "A test message from Carrel"
+    why = f"You asked for it on {moment(now, zone)}. Messages about your bookings and GPUs arrive here."
+    return Message(id, person, now, says, f"{says}.\n\n{why}\n" + (f"\n{link}\n" if link else ""), (), zone)

@@ -19,10 +19,12 @@ class NotificationSettings:
     """It has a password."""
     webhook_secret: str = secret("Secret that posts to notifications.webhookUrl are signed with.")
     """So that the receiver can check the sender."""
+    matrix_token: str = secret("Access token of the user that writes to people at notifications.matrixUrl.")
+    """It can do everything that this user can."""
 
 
 def mistakes_in_notifications(settings: NotificationSettings, notifications: Notifications) -> Iterable[str]:
-    from carrel.bookings.notifications.channels import mail_server
+    from carrel.bookings.notifications.mail import mail_server
 
     if settings.smtp_url:
         try:
@@ -33,3 +35,5 @@ def mistakes_in_notifications(settings: NotificationSettings, notifications: Not
             yield "CARREL_SMTP_URL needs notifications.mailFrom in the configuration, an e-mail address"
     if notifications.webhook_url and not settings.webhook_secret:
         yield f"notifications.webhookUrl needs CARREL_WEBHOOK_SECRET; {HOW_TO_MAKE_ONE}"
+    if notifications.matrix_url and not settings.matrix_token:
+        yield "notifications.matrixUrl needs CARREL_MATRIX_TOKEN, an access token of its user"

@@ -5,7 +5,8 @@ Reading order:
     layout routes              templates, the frame around every page, errors as pages, static files
     home_page timeline_page booking_page map_page usage_page    one module per page: its routes
     after_booking recent_losses    what two of these pages say: what now, and what happened
-    account_page               oneself: the zone of times
+    account_page               oneself: the zone of times, messages
+    button_page                what a button in a message does, for people who are not signed in too
     admin_page maintenance_page log_page configuration_page    the same for admins
     timeline cluster_map usage_chart heat_map      pictures: data in, SVG out (pure)
     forms                      what forms send, and the feedback on it

@@ -1,4 +1,5 @@
-"""The admin page: hubs that are not believed, maintenance, people, roles and groups, and the audit log."""
+"""The admin page: hubs that are not believed, messages that do not arrive, maintenance, people, roles and groups, and
+the audit log."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,6 +50,8 @@ def _most_pods_first(counted: Counter[str]) -> tuple[tuple[str, int], ...]:
 
 
 AHEAD = timedelta(days=366)
+FAILURES_OF = timedelta(days=7)
+"""Messages that were given up before are of no use to anybody."""
 ROLES = (Role.MEMBER, Role.LAB_ADMIN, Role.PLATFORM_ADMIN)
 NOT_LISTED = "not listed"
 STAYS_MANAGER = "{} is a manager and stays one. To change that, choose “not listed” first, then member."
@@ -161,6 +164,7 @@ class AdminPage(Page):
                 (known, sorted(role.value for role in authenticator.roles.by_email(known.email, known.granted)))
                 for known in await authenticator.people.known()
             ],
+            failures=await self._service.outbox.failures(now - FAILURES_OF, MOST),
             hubs=hub_findings(cluster.state.pods.store) if cluster else HubFindings(),
             roles=ROLES,
             groups=groups,

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from carrel.bookings.cluster_view import pod_rows
-from carrel.bookings.notifications.messages import due_reminder
+from carrel.bookings.notifications.messages import ends_soon
 from carrel.bookings.pages.forms import why_earliest
 from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.pages.recent_losses import recent_losses
@@ -32,8 +32,8 @@ class RunningBooking:
     """None: there is no cluster, or it does not know the booking yet."""
 
     def ends_soon(self, now: datetime) -> bool:
-        """Whether a banner warns, as the mail does."""
-        return due_reminder(self.booking.start, self.booking.ends, now) is not None
+        """Whether a banner warns, as messages do."""
+        return ends_soon(self.booking.start, self.booking.ends, now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 from carrel.bookings.pages.account_page import AccountPage
 from carrel.bookings.pages.admin_page import AdminPage
 from carrel.bookings.pages.booking_page import BookingPage
+from carrel.bookings.pages.button_page import install_buttons
 from carrel.bookings.pages.configuration_page import ConfigurationPage
 from carrel.bookings.pages.home_page import HomePage
 from carrel.bookings.pages.layout import STATIC, Handler, Page, PageRenderer
@@ -47,6 +48,7 @@ def install_pages(app: FastAPI, service: ServiceParts) -> None:
                 path, _for_person(page, handler), methods=[method], response_model=None, dependencies=only
             )
     app.router.routes.extend(router.routes)
+    install_buttons(app, renderer)
     _show_errors_as_pages(app, renderer)
     app.add_api_route("/favicon.ico", _icon, include_in_schema=False, response_model=None)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

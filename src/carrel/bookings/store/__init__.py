@@ -8,5 +8,6 @@ Reading order:
     bookings        implements `BookingStore`
     people          sessions, pending logins, tokens, roles
     outbox          implements `Outbox`: notifications
+    buttons         the buttons in messages
     usage           what GPUs were held and used for
 """

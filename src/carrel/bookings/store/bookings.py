@@ -261,10 +261,11 @@ class SqlWriting(SqlReading):
         await self._connection.execute(update(tables.usage_people).where(theirs).values(person=""))
 
     async def sign_out(self, email: str, now: datetime) -> int:
-        """Ends a person's sessions and logins under way, revokes their tokens and their feed, and forgets the groups
+        """Ends a person's sessions and logins under way, revokes their tokens, feed and buttons, and forgets the groups
         that were seen; returns the number of sessions and tokens."""
         ended = await self._connection.execute(delete(tables.sessions).where(S.person == email))
         await self._connection.execute(delete(tables.feeds).where(tables.feeds.c.person == email))
+        await self._connection.execute(delete(tables.buttons).where(tables.buttons.c.person == email))
         await self._connection.execute(delete(tables.seen_groups).where(W.person == email))
         logins = (await self._connection.execute(select(E.secret_hash, E.facts))).all()
         theirs = [row.secret_hash for row in logins if row.facts.get("email") == email]

@@ -13,6 +13,7 @@ from sqlalchemy import Row, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carrel.bookings.groups import SEEN_COUNTS, SEEN_PRECISION, GroupSource, groups_to_keep
+from carrel.bookings.notifications.choices import MessageChoices, choices_of
 from carrel.bookings.people import Grant, How, KnownPerson, PendingLogin, Role, Scope, Session, Token
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
@@ -139,6 +140,10 @@ class SqlPeople:
         async with self._database.writing() as connection:
             await _set_person(connection, email, zone=zone.key if zone else None)
 
+    async def choose_messages(self, email: str, choices: MessageChoices) -> None:
+        async with self._database.writing() as connection:
+            await _set_person(connection, email, messages=choices.stored)
+
     async def grant(self, grant: Grant) -> None:
         """The log entry is written in the same transaction."""
         word = grant.role.value if grant.role else None
@@ -215,7 +220,8 @@ def _roles(words: Iterable[str]) -> frozenset[Role]:
 
 def _known(row: Row[Any]) -> KnownPerson:
     granted = Role(row.granted) if row.granted else None
-    return KnownPerson(row.person, row.name, granted, row.last_seen_at, zone_named(row.zone or ""))
+    zone, messages = zone_named(row.zone or ""), choices_of(row.messages)
+    return KnownPerson(row.person, row.name, granted, row.last_seen_at, zone, messages)
 
 
 def _token(row: Row[Any]) -> Token:

@@ -139,6 +139,7 @@ people = Table(
     Column("name", String(255), nullable=False),
     Column("granted", String(32)),
     Column("zone", String(64)),  # the IANA zone that they chose; null: the lab's
+    Column("messages", JSON),  # how they want to be told things; null: they have chosen nothing
     Column("last_seen_at", Instant),
 )
 
@@ -223,9 +224,25 @@ outbox = Table(
     Column("tries", Integer, nullable=False),
     Column("due_at", Instant),  # None when it was delivered or given up
     Column("done_at", Instant),
+    Column("held_until", Instant),  # the morning for which it waits for others, to be one message
     Column("failure", Text, nullable=False),
     Index(None, "due_at"),
     Index(None, "done_at"),
+)
+
+buttons = Table(
+    "buttons",
+    metadata,
+    Column("secret_hash", String(64), primary_key=True),
+    Column("act", String(32), nullable=False),
+    Column("person", String(320), nullable=False),
+    Column("notification", String(255), nullable=False),
+    Column("booking", String(64), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Column("used_at", Instant),
+    Index(None, "person"),
+    Index(None, "expires_at"),
 )
 
 marks = Table(
