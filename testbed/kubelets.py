@@ -115,7 +115,7 @@ class SimulatedKubelets(Kubelets):
         """Return what the Node advertises of GPUs: as kubelet, device plugin and agent write it together."""
         healthy = [gpu for gpu in node.gpus if not gpu.unusable]
         memory = str(sum(gpu.memory for gpu in healthy))
-        return {nvidia.GPU: str(len(healthy)), gpushare.GPU_COUNT: str(len(healthy)), gpushare.GPU_MEM: memory}
+        return {**super().resources(node), gpushare.GPU_COUNT: str(len(healthy)), gpushare.GPU_MEM: memory}
 
     async def report_gpus(self, node: Node) -> None:
         """Write the GpuNodeStatus as an agent does, without the users of the GPUs."""

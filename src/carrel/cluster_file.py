@@ -7,28 +7,32 @@
           - {count: 8, model: NVIDIA-A100-SXM4-80GB, memoryMiB: 81920, perIsland: 4, bandwidthGBps: 600}
 
 The file of one node has only `gpus`; `8xTesla-T4:15360+2xNVIDIA-A100:81920` (count, model, MiB) is short for one.
-`unusable: "XID 79"` makes a GPU unhealthy; `activity: training` says what a program does on it
-(`carrel.node.simulated_activity`); `keptMiB: 450` is what the driver of a real GPU keeps of its memory, and
-`driver: "615.20"` its release. An error names the file, the line, the value and what is expected.
+`mig: [3g.40gb, 2g.20gb]` divides each GPU of its line into such MIG slices. `unusable: "XID 79"` makes a GPU unhealthy;
+`activity: training` says what a program does on it (`carrel.node.simulated_activity`); `keptMiB: 450` is what the
+driver of a real GPU keeps of its memory, and `driver: "615.20"` its release. An error names the file, the line, the
+value and what is expected.
 """
 
 import re
 import uuid
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
 import yaml
 
+from carrel.dialects import mig
 from carrel.ids import GpuUuid, NodeName
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import MOST_SLICES, Gpu, MiB, MigSlice, Node, slice_index
 from carrel.parsing import Malformed
 from carrel.parsing.validation import mistake_in, steps
 
 Memory = Annotated[int, msgspec.Meta(ge=1, le=16 * 1024 * 1024)]
+MigProfile = Annotated[str, msgspec.Meta(pattern=mig.PROFILE)]
 Name = Annotated[NodeName, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")]
 
 F = TypeVar("F", bound=msgspec.Struct)
@@ -57,6 +61,8 @@ class _GpuGroup(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     per_island: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How many GPUs are linked with each other. 0: none."""
     bandwidth_gbps: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="bandwidthGBps", default=0)
+    mig: Annotated[tuple[MigProfile, ...], msgspec.Meta(max_length=MOST_SLICES)] = ()
+    """The profiles of the slices into which each GPU is divided."""
     unusable: str = ""
     activity: str = ""
     kept_mib: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="keptMiB", default=0)
@@ -114,13 +120,17 @@ def read_gpus(text: str, source: str, node: NodeName) -> tuple[Gpu, ...]:
 def read_activities(text: str, source: str) -> tuple[str, ...]:
     """What is said of each of these GPUs, in their order; empty: nothing."""
     found = _read_node(text, source)
-    return tuple(group.activity for group in found.gpus for _ in range(group.count))
+    return tuple(group.activity for group in found.gpus for _ in range(group.count * (len(group.mig) or 1)))
 
 
 def read_drivers(text: str, source: str) -> tuple[tuple[MiB, str], ...]:
     """What the driver keeps of each of these GPUs, and its release, in their order."""
     found = _read_node(text, source)
-    return tuple((MiB(group.kept_mib), group.driver) for group in found.gpus for _ in range(group.count))
+    each_of = ((group, group.count * (len(group.mig) or 1)) for group in found.gpus)
+    # The memory of a MIG slice is what its programs have.
+    return tuple(
+        (MiB(0 if group.mig else group.kept_mib), group.driver) for group, count in each_of for _ in range(count)
+    )
 
 
 @contextmanager
@@ -163,22 +173,39 @@ def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
 
 def _node(node: _Node) -> Node:
     gpus: list[Gpu] = []
+    index = 0
     for number_of_group, group in enumerate(node.gpus):
         for number in range(group.count):
-            index = len(gpus)
-            gpus.append(
-                Gpu(
-                    uuid=GpuUuid(f"GPU-{uuid.uuid5(_IDENTITIES, f'{node.name}/{index}')}"),
-                    node=node.name,
-                    index=index,
-                    model=group.model,
-                    memory=MiB(group.memory_mib),
-                    island=f"{number_of_group}-{number // group.per_island}" if group.per_island else "",
-                    bandwidth_gbps=group.bandwidth_gbps,
-                    unusable=group.unusable,
-                )
+            gpu = Gpu(
+                uuid=GpuUuid(f"GPU-{uuid.uuid5(_IDENTITIES, f'{node.name}/{index}')}"),
+                node=node.name,
+                index=index,
+                model=group.model,
+                memory=MiB(group.memory_mib),
+                island=f"{number_of_group}-{number // group.per_island}" if group.per_island else "",
+                bandwidth_gbps=group.bandwidth_gbps,
+                unusable=group.unusable,
             )
-    return Node(node.name, tuple(gpus), node.labels)
+            gpus += divided(gpu, group.mig) if group.mig else [gpu]
+            index += 1
+    return Node(node.name, mig.advertised_as_gpus(gpus, node.labels), node.labels)
+
+
+def divided(gpu: Gpu, profiles: Sequence[str]) -> list[Gpu]:
+    """The MIG slices of a simulated GPU."""
+    return [
+        replace(
+            gpu,
+            uuid=GpuUuid(f"{mig.UUID}{uuid.uuid5(_IDENTITIES, f'{gpu.uuid}/{number}/{profile}')}"),
+            index=slice_index(gpu.index, number),
+            model=mig.model_of(gpu.model, profile),
+            memory=MiB(1024 * mig.gib_of(profile)),
+            island="",
+            bandwidth_gbps=0,
+            slice=MigSlice(profile, gpu.uuid, gpu.index, gpu.memory),
+        )
+        for number, profile in enumerate(profiles)
+    ]
 
 
 def _line_of(tree: yaml.Node | None, path: str) -> int:

@@ -70,7 +70,8 @@ LEVELS = (
     ("carrel.cluster",),
     ("carrel.kubernetes", "carrel.http", "carrel.manifests"),
     ("carrel.configuration",),
-    ("carrel.dialects", "carrel.cluster_file"),
+    ("carrel.cluster_file",),
+    ("carrel.dialects",),
     (
         "carrel.kubernetes.objects",
         "carrel.command_errors",
@@ -96,7 +97,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.dialects": ("carrel.ids", "carrel.ledger", "carrel.parsing", "carrel.kubernetes.objects"),
     "carrel.configuration": ("carrel.dialects", "carrel.ledger", "carrel.parsing"),
     "carrel.http": ("carrel.parsing",),
-    "carrel.cluster_file": ("carrel.ids", "carrel.ledger", "carrel.parsing"),
+    "carrel.cluster_file": ("carrel.dialects", "carrel.ids", "carrel.ledger", "carrel.parsing"),
     "carrel.cluster": (
         "carrel.configuration",
         "carrel.dialects",

@@ -16,25 +16,25 @@ from pathlib import Path
 from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
-    "admission": 2_269,  # a part of a GPU is a limit
-    "bookings": 17_070,  # people choose how they are told: four chats, checked addresses, quiet hours, buttons
-    "cli": 8_457,  # doctor says where the memory of parts is limited
-    "cluster": 5_421,  # the record says whether limits of memory are required
-    "configuration": 1_328,  # hosts of people's own webhooks; whether parts of GPUs are limits
-    "demo": 1_837,  # begins with a history of use: people with habits, a stuck counter
-    "dialects": 4_940,  # limits of memory; agents report what pods may share of a GPU
-    "files beside the folders": 1_138,  # simulated drivers keep memory
+    "admission": 2_270,  # a part of a GPU is a limit; no limits in MIG slices
+    "bookings": 17_102,  # messages by five channels, chosen by each person, with quiet hours and buttons
+    "cli": 8_469,  # doctor says where the memory of parts is limited; MIG slices by their number
+    "cluster": 5_488,  # the record says whether limits of memory are required; GPUs that are divided anew
+    "configuration": 1_327,  # how much of a GPU pods share, and whether that is a limit
+    "demo": 1_843,  # begins with a history of use: people with habits, a stuck counter; MIG slices
+    "dialects": 5_088,  # limits of memory; agents report what pods may share of a GPU; MIG slices
+    "files beside the folders": 1_165,  # simulated drivers keep memory; MIG slices
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_688,  # says why a watch is not open
-    "ledger": 4_771,  # more than can be shared of a GPU is the GPU alone; limits need nodes that can
-    "lifecycle": 5_404,  # when limits of memory begin
+    "ledger": 4_939,  # more than can be shared of a GPU is the GPU alone; limits need nodes that can; MIG slices
+    "lifecycle": 5_415,  # when limits of memory begin; MIG slices
     "manifests": 74,
-    "node": 3_820,  # what a driver keeps and limits of a GPU's memory
+    "node": 4_006,  # what a driver keeps and limits of a GPU's memory; MIG slices
     "parsing": 504,  # simpler characters for terminals without UTF-8
-    "resource_claims": 3_062,  # everything about ResourceClaims, from the components
+    "resource_claims": 3_084,  # everything about ResourceClaims, from the components; MIG slices of NVIDIA's DRA driver
     "scheduling": 2_039,  # ids have types of their own
-    "simulation": 2_622,  # idle GPUs that come back, as people used them in the last four weeks
+    "simulation": 2_639,  # MIG slices in snapshots
 }
 """Folder → lines of Python at most, with its subfolders, and without generated stubs."""
 

@@ -9,12 +9,13 @@ from tests.e2e.pods import Json
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOR_COMMANDS = {"cluster.yaml", "gpushare-scheduler-config.yaml", "kai-old-names.yaml", "node-gpus.yaml"}
 REFUSED = {
-    "refused-mig.yaml": "Carrel does not manage MIG slices",
     "refused-two-dialects.yaml": "in 2 ways",
     "for-a-booking.yaml": "has no booking that starts later",
 }
 WAITS = "waits-too-large.yaml"
-RUNNING = sorted({file.name for file in EXAMPLES.glob("*.yaml")} - FOR_COMMANDS - REFUSED.keys() - {WAITS})
+WITHOUT_SLICES = {WAITS, "mig-slice.yaml"}
+"""The GPUs of the test bed are not divided."""
+RUNNING = sorted({file.name for file in EXAMPLES.glob("*.yaml")} - FOR_COMMANDS - REFUSED.keys() - WITHOUT_SLICES)
 PATHS = {
     "Pod": "/api/v1/namespaces/{}/pods",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",

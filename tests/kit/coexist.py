@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.dialects.mig import resource_of
 from carrel.ids import GpuUuid, HolderId
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Conflict, DeleteOptions, MergePatch, NotFound, Selection
@@ -51,8 +52,11 @@ class Kubelet:
 
     @property
     def free(self) -> list[str]:
-        taken = {gpu for gpus in self.given.values() for gpu in gpus}
-        return [gpu.uuid for gpu in self.node.gpus if gpu.uuid not in taken and gpu.uuid not in self.unhealthy]
+        return self.free_of("nvidia.com/gpu")
+
+    def free_of(self, resource: str) -> list[str]:
+        taken = {gpu for gpus in self.given.values() for gpu in gpus} | self.unhealthy
+        return [gpu.uuid for gpu in self.node.gpus if gpu.uuid not in taken and resource_of(gpu) == resource]
 
     async def work(self) -> bool:
         """One round over its pods. Whether it changed something."""
@@ -80,16 +84,18 @@ class Kubelet:
             return True
         if pod.status.phase not in ("", "Pending"):
             return False
-        asked = sum(int(container.resources.limits.get("nvidia.com/gpu", "0")) for container in pod.spec.containers)
-        if asked > len(self.free):
+        asks = {word: int(text) for each in pod.spec.containers for word, text in each.resources.limits.items()}
+        resource = next((word for word in asks if word.startswith("nvidia.com/")), "nvidia.com/gpu")
+        asked, free = asks.get(resource, 0), self.free_of(resource)
+        if asked > len(free):
             self.refused += 1
-            why = f"Allocate failed due to requested number of devices unavailable: {asked} > {len(self.free)}"
+            why = f"Allocate failed due to requested number of devices unavailable: {asked} > {len(free)}"
             status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": why}
             await self._patch(pod, {"status": status}, "status")
             return True
         gpus = self.given.setdefault(metadata.uid, [])
         while len(gpus) < asked:
-            gpus.append(GpuUuid(self.choose(self.free)))
+            gpus.append(GpuUuid(self.choose(self.free_of(resource))))
         await self._patch(pod, {"status": {"phase": "Running"}}, "status")
         if metadata.namespace in (RESERVATIONS, OLD_RESERVATIONS) and not self.is_silent:
             await self._patch(pod, {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": gpus[0]}}})

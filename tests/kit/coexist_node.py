@@ -7,6 +7,7 @@ from typing import Any
 
 from carrel.kubernetes.cluster import DeleteOptions, Json, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
+from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from tests.kit.coexist import (
     RESERVATIONS,
@@ -85,8 +86,8 @@ class CoexistNode:
 
 
 @contextlib.asynccontextmanager
-async def a_coexist_node(gpus: int = 2, **more: Any) -> AsyncIterator[CoexistNode]:
-    node = coexisting("n1", gpus)
+async def a_coexist_node(gpus: int = 2, node: Node | None = None, **more: Any) -> AsyncIterator[CoexistNode]:
+    node = node or coexisting("n1", gpus)
     async with a_lab([node]) as lab:
         await create_reservation_namespace(lab)
         async with lab.replica(**more) as replica:

@@ -1,9 +1,11 @@
 """Builders of nodes, GPUs and held memory."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from carrel.cluster_file import divided
 from carrel.ids import GpuUuid, NodeName, PodUid
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import Gpu, MiB, MigSlice, Node
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.requests import WHOLE, Memory, Request
 from carrel.ledger.shares import Holder, Share
@@ -27,6 +29,17 @@ def a_node(name: str, gpus: int = 2, memory: int = 16276, islands: str = "", **m
         for index, letter in enumerate(letters)
     )
     return Node(NodeName(name), found)
+
+
+def a_slice(profile: str = "1g.10gb", parent: str = "GPU-n1-0", parent_index: int = 0, **more: bool) -> MigSlice:
+    return MigSlice(profile, GpuUuid(parent), parent_index, MiB(81920), **more)
+
+
+def divided_gpu(node: str = "n1", index: int = 0, profiles: Sequence[str] = ("1g.10gb",) * 7) -> tuple[Gpu, ...]:
+    """An A100 as seven slices, unless said otherwise; their UUIDs are `MIG-n1-0-3`."""
+    whole_gpu = a_gpu(node, index, 81920, model=A100)
+    found = divided(whole_gpu, profiles)
+    return tuple(replace(gpu, uuid=GpuUuid(f"MIG-{node}-{index}-{at}")) for at, gpu in enumerate(found))
 
 
 def holder(name: str) -> Holder:

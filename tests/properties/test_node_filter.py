@@ -5,13 +5,14 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carrel.dialects.mig import advertised_as_gpus
 from carrel.ids import GpuUuid, NodeName, PodUid
 from carrel.ledger.filtering import NodeFilter, why_waiting
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, place, why_not
 from carrel.ledger.requests import WHOLE, Gang, GpuSelector, Portion, Request, Topology, TopologyMode
-from tests.kit.gpus import A100, A6000, a_gpu, a_node, held, holder, memory, whole
+from tests.kit.gpus import A100, A6000, a_gpu, a_node, a_slice, held, holder, memory, whole
 
 NODES = ("n1", "n2", "n3", "stranger")
 REQUESTS = (
@@ -28,17 +29,30 @@ REQUESTS = (
     memory(100, selector=GpuSelector(only=frozenset({GpuUuid("GPU-n1-1"), GpuUuid("GPU-n2-0")}))),
     memory(100, selector=GpuSelector(models=("a6000",), not_on=frozenset({GpuUuid("GPU-n1-1"), GpuUuid("GPU-n2-0")}))),
     whole(2, selector=GpuSelector(not_on=frozenset({GpuUuid("GPU-n2-1")}))),
+    memory(100, gpus=2),
+    whole(slices="1g.10gb"),
+    whole(2, slices="any"),
+    memory(100, slices="any", selector=GpuSelector(uuids=frozenset({GpuUuid("GPU-n1-1"), GpuUuid("GPU-n2-0")}))),
 )
 
 gpus = st.tuples(
-    st.integers(0, 1), st.sampled_from([16276, 40960]), st.sampled_from([A6000, A100]), st.sampled_from(["", "a"])
+    st.integers(0, 1),
+    st.sampled_from([16276, 40960]),
+    st.sampled_from([A6000, A100]),
+    st.sampled_from(["", "a"]),
+    st.sampled_from(["", "", "1g.10gb", "3g.40gb"]),
 )
 nodes = st.builds(
     lambda name, drawn, labels, unusable, why_no_limits: Node(
         name,
-        tuple(
-            a_gpu(name, index, size, model=model, island=island, bandwidth_gbps=300 * index)
-            for index, size, model, island in {gpu[0]: gpu for gpu in drawn}.values()
+        advertised_as_gpus(
+            [
+                a_gpu(name, index, size, model=model, island=island, bandwidth_gbps=300 * index)
+                if not profile
+                else a_gpu(name, index, size, model=f"{model}-MIG-{profile}", slice=a_slice(profile))
+                for index, size, model, island, profile in {gpu[0]: gpu for gpu in drawn}.values()
+            ],
+            labels,
         ),
         labels,
         unusable=unusable,
@@ -46,7 +60,7 @@ nodes = st.builds(
     ),
     st.sampled_from(NODES[:3]),
     st.lists(gpus, max_size=2),
-    st.sampled_from([{}, {"zone": "lab"}]),
+    st.sampled_from([{}, {"zone": "lab"}, {"nvidia.com/mig.strategy": "single"}]),
     st.sampled_from(["", "", "the agent is silent"]),
     st.sampled_from(["", "its driver is old"]),
 )

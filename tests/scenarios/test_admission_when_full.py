@@ -138,14 +138,44 @@ async def test_a_claim_and_as_many_gpus_in_the_limits_are_one_request(claims: li
     assert (await cluster.create(reviewed.object)).patch == []
 
 
-async def test_a_pod_that_asks_for_mig_slices_is_refused_unless_its_namespace_is_exempt() -> None:
-    pod = a_pod({"nvidia.com/mig-1g.5gb": "1"})
-    refused = await ReviewedCluster().create(pod)
-    assert not refused.allowed
-    assert "asks for nvidia.com/mig-1g.5gb: Carrel does not manage MIG slices" in refused.message
+async def test_a_pod_that_asks_for_mig_slices_is_reviewed_like_one_that_asks_for_gpus() -> None:
+    reviewed = await ReviewedCluster().create(a_pod({"nvidia.com/mig-1g.5gb": "1"}))
+    assert reviewed.allowed
+    assert reviewed.env("main") == DEVICES
+    assert reviewed.object["metadata"]["annotations"]["carrel.dev/tier"] == "opportunistic"
 
-    assert (await ReviewedCluster(namespace={"carrel.dev/exempt": "true"}).create(pod)).patch == []
     assert (await ReviewedCluster().create(a_pod({"nvidia.com/mig-1g.5gb": "0"}))).patch == []
+
+
+async def test_a_part_of_a_slice_is_refused_where_memory_is_limited() -> None:
+    words = {"carrel.dev/gpu-memory-mib": "4096", "carrel.dev/gpu-model": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}
+    pod = a_pod({}, annotations=words)
+    assert (await ReviewedCluster().create(pod)).allowed
+    refused = await ReviewedCluster(options=AdmissionOptions(limits_memory=True)).create(pod)
+    assert not refused.allowed
+    assert "a part of a MIG slice; NVIDIA's driver limits no memory inside a slice" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        pytest.param({"nvidia.com/mig-one": "1"}, "nvidia.com/mig-one, which no profile", id="no profile"),
+        pytest.param(
+            {"nvidia.com/mig-1g.10gb": "1", "nvidia.com/mig-2g.20gb": "1"},
+            "MIG slices of 2 profiles: nvidia.com/mig-1g.10gb and nvidia.com/mig-2g.20gb; keep one",
+            id="two profiles",
+        ),
+        pytest.param(
+            {"nvidia.com/mig-1g.10gb": "1", "nvidia.com/gpu": "1"},
+            "in 2 ways: nvidia.com/gpu and nvidia.com/mig-<profile>",
+            id="a slice and a GPU",
+        ),
+    ],
+)
+async def test_a_pod_that_asks_for_slices_in_no_possible_way_is_refused(limits: dict[str, str], why: str) -> None:
+    refused = await ReviewedCluster().create(a_pod(limits))
+    assert not refused.allowed
+    assert why in refused.message
 
 
 async def test_a_claim_and_another_number_of_gpus_in_the_limits_are_refused() -> None:

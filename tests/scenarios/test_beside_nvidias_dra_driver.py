@@ -7,10 +7,10 @@ from dataclasses import replace
 from carrel.dialects.options import DraDriver
 from carrel.kubernetes.cluster import Json
 from carrel.ledger.gpus import Node
-from carrel.resource_claims.objects import RESOURCE_SLICES
+from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.kit.dra import Gate, allocated, delete_claim, new_claim, publish, sees_claim, store
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import a_node, divided_gpu
 from tests.kit.lab import Lab, a_lab
 
 NVIDIA = "gpu.nvidia.com"
@@ -106,3 +106,40 @@ async def test_a_mig_slice_of_a_gpu_that_carrel_gives_to_nobody_is_left_alone() 
         claim = await new_claim(lab, "slice")
         assert await gate.ask(allocated(claim, {"n1-mig/mig-0": ""}, driver=NVIDIA), claim) is None
         assert await lab.held() == {}
+
+
+DIVIDED = Node(N1.name, divided_gpu())
+
+
+async def a_mig_class(lab: Lab) -> None:
+    """As NVIDIA's driver brings it."""
+    expression = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig'"
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "mig.nvidia.com"}}
+    selectors = [{"cel": {"expression": expression}}]
+    await lab.client.create(DEVICE_CLASSES, {**body, "spec": {"selectors": selectors}})
+
+
+async def test_slices_that_agents_report_are_counted_like_gpus() -> None:
+    async with a_lab_with_nvidias_driver(DIVIDED) as (lab, gate):
+        pod = await lab.pod("student", limits={"nvidia.com/mig-1g.10gb": "1"})
+        assert await gate.replica.bind(pod, "n1") is None
+        first, second = await new_claim(lab, "first"), await new_claim(lab, "second")
+
+        assert "held by lab/student" in str(await gate.ask(given(first, "gpu-1000"), first))
+        assert await gate.ask(given(first, "gpu-1001"), first) is None
+        assert set(await lab.held()) == {"gpu-n1-1000", "gpu-n1-1001"}
+        assert "held by ResourceClaim lab/first" in str(await gate.ask(given(second, "gpu-1001"), second))
+
+
+async def test_a_pod_with_a_claim_of_nvidias_class_for_slices_asks_for_slices() -> None:
+    async with a_lab_with_nvidias_driver(DIVIDED) as (lab, gate):
+        await a_mig_class(lab)
+        claims = gate.replica.device_claims
+        await eventually(lambda: claims.classes.store.get("mig.nvidia.com") is not None)
+        await new_claim(lab, "slice", deviceClassName="mig.nvidia.com")
+        await eventually(lambda: claims.claims.store.get("slice", "lab") is not None)
+        pod = await lab.pod("student", claims=[{"name": "gpu", "resourceClaimName": "slice"}])
+
+        asked = claims.claimed_by(await gate.replica.sees(pod)).request
+        assert asked is not None
+        assert (asked.gpus, asked.slices) == (1, "any")

@@ -124,7 +124,9 @@ async def test_annotations_that_a_user_forged_give_no_gpus() -> None:
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        pytest.param({"devices": {"count": 1, "exclusivity": "MIG"}}, "MIG", id="slices, which Carrel does not manage"),
+        pytest.param(
+            {"devices": {"count": 1, "exclusivity": "MIG", "memoryMiB": 5}}, "memoryMiB", id="a part of a MIG slice"
+        ),
         pytest.param({"devices": {"count": 1, "memoryMiB": 5}}, "memoryMiB", id="a part of an exclusive GPU"),
     ],
 )

@@ -123,8 +123,6 @@ class PodAdmission:
             # copied or changed by somebody else.
             why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
             return _refused(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
-        if not is_exempt and (slices := nvidia.mig_refusal(pod)) is not None:
-            return _refused(slices)
         if (twice := await self._state.holders.why_twice(pod, self._state.cluster)) is not None:
             return _refused(twice)
         asked, owner = asked_gpus(pod, self._state), self._owners.owner_of(request, pod)
@@ -196,6 +194,9 @@ class PodAdmission:
         if pod.spec.scheduler_name not in self._schedulers and not asked.is_by_claims:
             why = f"wants the scheduler {pod.spec.scheduler_name!r}, which does not know who holds which GPU"
             return f"a GPU and {why}; leave schedulerName out"  # any scheduler allocates claims
+        if asked.request.slices and asked.request.is_limited:
+            why = "NVIDIA's driver limits no memory inside a slice, and limits are on here (memory.limits)"
+            return f"a part of a MIG slice; {why}; ask for a whole slice"
         annotations = ((request.object or {}).get("metadata") or {}).get("annotations") or {}
         size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
         if size > LARGEST_ANNOTATIONS:

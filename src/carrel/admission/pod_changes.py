@@ -117,7 +117,7 @@ class ChangedPod:
         if dialect.record_of is not None:
             self.annotations[dialect.recorded] = dialect.record_of(pod)
             gone = {*dialect.resources, *dialect.takes_over}
-            self.change_containers(lambda each: without_resources(each, gone))
+            self.change_containers(lambda each: without_resources(each, gone.__contains__))
 
     def change_containers(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         for group in GROUPS:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from carrel.bookings.rules import Booking
+from carrel.dialects import mig
 from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import GpuEntry
@@ -37,6 +38,8 @@ class ModelCapacity:
     """For each further GPU: which node or GPU is unhealthy, cordoned or not ready, and why."""
     by_node: Mapping[NodeName, NodeStock] = field(default_factory=dict, compare=False)
     """Where those are that can be booked."""
+    part: float = 1.0
+    """How much of a physical GPU each is, for GPU hours: less than one for MIG slices."""
 
     @property
     def why_set_aside(self) -> str:
@@ -64,7 +67,7 @@ def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[
     for node in nodes:
         for gpu in node.gpus:
             model = found.setdefault(gpu.model, _Counting(gpu.memory))
-            model.memory = min(model.memory, gpu.memory)
+            model.memory, model.part = min(model.memory, gpu.memory), min(model.part, gpu.part)
             why = f"{node.name} is {node.closed}" if node.closed else f"{node.name}: {node.unusable}"
             if out := why if node.out_of_use else f"{gpu}: {gpu.unusable}" if gpu.unusable else "":
                 model.out_of_use.append(out)
@@ -78,6 +81,7 @@ def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[
 @dataclass(slots=True)
 class _Counting:
     memory: MiB
+    part: float = 1.0
     set_aside: int = 0
     out_of_use: list[str] = field(default_factory=list)
     by_node: dict[NodeName, list[Gpu]] = field(default_factory=dict)
@@ -88,7 +92,7 @@ class _Counting:
             for node, gpus in self.by_node.items()
         }
         count = sum(stock.gpus for stock in by_node.values())
-        return ModelCapacity(model, count, self.memory, self.set_aside, tuple(self.out_of_use), by_node)
+        return ModelCapacity(model, count, self.memory, self.set_aside, tuple(self.out_of_use), by_node, self.part)
 
 
 def is_unheld(entry: GpuEntry, node: Node | None) -> bool:
@@ -101,6 +105,8 @@ def model_named(word: str, models: Collection[str]) -> str | Refusal:
     if word in models:
         return word
     meant = [model for model in models if _plain(word) and _plain(word) in _plain(model)]
+    # Who does not say MIG means a GPU: the model of a slice begins with that of its GPU.
+    meant = [model for model in meant if (mig.IN_A_MODEL in model) == ("mig" in _plain(word))] or meant
     exact = [model for model in meant if _plain(word) == _plain(model)]
     if len(meant) == 1 or len(exact) == 1:
         return (exact or meant)[0]

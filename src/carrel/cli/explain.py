@@ -80,10 +80,10 @@ def placements(
 def as_text(answer: "Placement | Refusal") -> str:
     if isinstance(answer, Refusal):
         return answer.reason
-    numbers = [gpu.shown_index for gpu in answer.gpus]
-    if None in numbers:
-        return "fits; the kubelet chooses the GPU" if len(numbers) == 1 else "fits; the kubelet chooses the GPUs"
-    return f"fits, on GPU {', '.join(map(str, numbers))}"
+    labels = [gpu.label for gpu in answer.gpus]
+    if not all(labels):
+        return "fits; the kubelet chooses the GPU" if len(labels) == 1 else "fits; the kubelet chooses the GPUs"
+    return f"fits, on {'MIG slice' if answer.gpus[0].slice else 'GPU'} {', '.join(labels)}"
 
 
 def as_data(node: str, answer: "Placement | Refusal") -> dict[str, Any]:

@@ -36,7 +36,7 @@ def gpus(settings: GpusSettings) -> None:
     """
     from carrel.cli.cluster_reader import read_cluster
     from carrel.cli.output import Column, print_list, rows_of
-    from carrel.ledger.gpus import memory_text
+    from carrel.ledger.gpus import label_of, memory_text
     from carrel.settings import cluster_access
 
     carrel = read_cluster(settings, cluster_access(settings))
@@ -48,7 +48,7 @@ def gpus(settings: GpusSettings) -> None:
     ]
     columns: list[Column] = [
         ("NODE", True, lambda item: item["node"]),
-        ("GPU", True, lambda item: str(item["gpu"])),
+        ("GPU", True, lambda item: label_of(int(item["gpu"]))),
         ("MODEL", True, lambda item: item["model"]),
         ("MEMORY", True, lambda item: f"{memory_text(item['mib'])} of {memory_text(item['of_mib'])}"),
         ("POD", True, lambda item: item["pod"] or ("nobody" if item["remark"] else "free")),

@@ -9,6 +9,7 @@ from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import NOT_FOUND, command_failed
 from carrel.dialects.options import Unit
 from carrel.ids import NO_NODE, NodeName
+from carrel.ledger.gpus import FIRST_SLICE, label_of, named
 from carrel.option_fields import argument, option
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "
         [
             node.name,
             addresses.get(node.name, ""),
-            *(f"{_used([gpu])}/{gpu.total}" for gpu in node.gpus),
+            *(f"{_slice_label(gpu)}{_used([gpu])}/{gpu.total}" for gpu in node.gpus),
             *["0/0"] * (most - len(node.gpus)),
             f"{_used(node.gpus)}/{_total(node.gpus)}",
         ]
@@ -86,6 +87,11 @@ def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "
     yield "-" * max(map(len, table))
     yield "Allocated/Total GPU Memory In Cluster:"
     yield f"{_used(gpus)}/{_total(gpus)} ({_percent(gpus)}%)"
+
+
+def _slice_label(gpu: "InspectedGpu") -> str:
+    """What says that a column is of a MIG slice, `0:3=`; nothing for a GPU, whose column has its number."""
+    return f"{label_of(gpu.index)}=" if gpu.index >= FIRST_SLICE else ""
 
 
 def details(
@@ -103,7 +109,7 @@ def details(
         yield f"IPADDRESS:  {addresses.get(node.name, '')}"
         yield ""
         pods = sorted({(pod.namespace, pod.name) for gpu in node.gpus for pod in gpu.pods})
-        head = ["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus)]
+        head = ["NAME", "NAMESPACE", *(f"GPU{label_of(gpu.index)}(Allocated)" for gpu in node.gpus)]
         is_booked = any(pod in booked_until for pod in pods)
         head += ["BOOKED UNTIL"] * is_booked
         rows = [
@@ -126,7 +132,7 @@ def set_aside(carrel: "ClusterState", name: NodeName) -> list[str]:
     node = carrel.ledger.node(name)
     whole = [f"{name} takes no new GPU pods: {node.out_of_use}"] if node is not None and node.out_of_use else []
     gpus = [entry.gpu for entry in shown_gpus(carrel.cluster_ledger, name) if entry.gpu.unusable]
-    return [*whole, *(f"GPU {gpu.index} is set aside: {gpu.unusable}" for gpu in gpus)]
+    return [*whole, *(f"{named(gpu.index)} is set aside: {gpu.unusable}" for gpu in gpus)]
 
 
 def idle(carrel: "ReadCluster", name: NodeName) -> list[str]:
@@ -134,7 +140,7 @@ def idle(carrel: "ReadCluster", name: NodeName) -> list[str]:
 
     found = [(entry.gpu.index, carrel.activities.of(entry)) for entry in shown_gpus(carrel.cluster_ledger, name)]
     held_idle = ((index, activity) for index, activity in found if activity is not None and activity.is_idle)
-    return [f"GPU {index} is held, {carrel.use(activity)}" for index, activity in held_idle]
+    return [f"{named(index)} is held, {carrel.use(activity)}" for index, activity in held_idle]
 
 
 def _booked_until(carrel: "ClusterState") -> dict[tuple[str, str], str]:

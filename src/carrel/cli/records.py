@@ -169,15 +169,20 @@ def _not_away(gpu: str, node: str) -> typer.Exit:
 
 
 def _place(text: str) -> tuple[NodeName, int | None]:
+    from carrel.ledger.gpus import index_named
+
     node, slash, number = text.partition("/")
-    if not node or (slash and not number.isdecimal()):
+    index = index_named(number)
+    if not node or (slash and index is None):
         why = "Write the node, or the node and the number of a GPU."
         raise command_failed(f"{text!r} is not a GPU", why, "carrel release dgx-2/0", USAGE)
-    return NodeName(node), int(number) if slash else None
+    return NodeName(node), index
 
 
 def released_table(node: str, held: "Sequence[HeldGpu]") -> list[str]:
-    rows = [[node, str(each.index), str(each.holder), each.pod] for each in held]
+    from carrel.ledger.gpus import label_of
+
+    rows = [[node, label_of(each.index), str(each.holder), each.pod] for each in held]
     return aligned([["NODE", "GPU", "POD", "STATE"], *rows])
 
 

@@ -15,6 +15,7 @@ from carrel.cli.top_gpus import TopGpu, TopPod
 from carrel.cluster.activity_words import ActivityWords
 from carrel.ids import GpuUuid
 from carrel.ledger.gpu_activity import ActivityState, GpuActivity
+from carrel.ledger.gpus import label_of
 
 LONGEST_FILTER = 60
 BARS = "▁▂▃▄▅▆▇█"
@@ -186,7 +187,7 @@ class Columns:
         minutes = [Column(f"{MINUTES} MIN", lambda line: _bars(line, recent), 5)] if recent is not None else []
         self._columns = [
             Column("NODE", lambda line: line.gpu.node, 12, least=8),
-            Column("GPU", lambda line: str(line.gpu.index), 11),
+            Column("GPU", lambda line: label_of(line.gpu.index), 11),
             Column("MODEL", lambda line: line.gpu.model.removeprefix("NVIDIA-"), 1, least=10),
             Column("UTIL", lambda line: _measured(line, line.gpu.latest.utilisation, lambda part: f"{part:.0%}"), 10),
             *minutes,

@@ -61,7 +61,7 @@ class ClosedNodes:
         """Whether the taint closes no node."""
         if taint.key.startswith(OF_KUBERNETES):
             return False
-        return taint.key in ALL.resources or tolerates((Toleration(*each) for each in self._tolerated), taint)
+        return ALL.is_resource(taint.key) or tolerates((Toleration(*each) for each in self._tolerated), taint)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old

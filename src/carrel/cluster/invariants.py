@@ -22,7 +22,7 @@ from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.ids import NO_GPU, BookingId, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.ledger.coverage import Entitlement
-from carrel.ledger.gpus import Gpu, Node, total_of
+from carrel.ledger.gpus import Gpu, Node, named, total_of
 from carrel.ledger.shares import Share
 from carrel.parsing import Malformed
 
@@ -174,7 +174,7 @@ def _of_gpus(observed: Observed) -> Iterator[Violation]:
 
 def _of_shares(lease: LeaseRecord, shares: Mapping[HolderId, Share], gpu: Gpu | None) -> Iterator[Violation]:
     """`gpu`: None if no node reports it now; then nobody knows its memory."""
-    where = f"GPU {lease.index} of {lease.node}"
+    where = f"{named(lease.index)} of {lease.node}"
     whole = [share for share in shares.values() if share.memory is None]
     if whole and len(shares) > 1:
         others = ", ".join(sorted(str(share.holder) for share in shares.values() if share is not whole[0]))

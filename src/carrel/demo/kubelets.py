@@ -7,11 +7,12 @@ In the demo each node also has an agent (`demo.nodes`), which reports the GPUs.
 import asyncio
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from carrel.dialects import nvidia
+from carrel.dialects import mig, nvidia
 from carrel.kubernetes.cluster import (
     Cluster,
     ClusterError,
@@ -76,7 +77,8 @@ class Kubelets:
 
     def resources(self, node: Node) -> dict[str, str]:
         """Return what the device plugin tells the kubelet; the agent writes the rest on the Node."""
-        return {nvidia.GPU: str(sum(not gpu.unusable for gpu in node.gpus))}
+        counts = Counter(mig.resource_of(gpu) for gpu in node.gpus if not gpu.unusable)
+        return {nvidia.GPU: str(counts.pop(nvidia.GPU, 0)), **{name: str(count) for name, count in counts.items()}}
 
     # --- pods --------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from carrel.demo.component_processes import ComponentNotStarted
 from carrel.demo.screen import plain, render
 from carrel.demo.system import Demo, DemoOptions, running_demo
 from carrel.demo.workload import read_manifests
+from carrel.dialects import mig
 from carrel.dialects.registry import DIALECTS
 from carrel.ledger.gpus import Node
 from carrel.live_screen import show_live
@@ -83,9 +84,12 @@ def example_text(file: str) -> str:
 
 
 def example_manifests() -> Iterator[dict[str, Any]]:
-    """The example of every dialect, and the stories. Several pods of one run at once, so each gets a generated name."""
+    """The example of every dialect for GPUs that are not divided, and the stories.
+
+    Several pods of one run at once, so each gets a generated name.
+    """
     for number, (namespace, stories) in enumerate(STORIES.items()):
-        of_dialects = [dialect.example for dialect in DIALECTS[number :: len(STORIES)]]
+        of_dialects = [each.example for each in DIALECTS[number :: len(STORIES)] if each is not mig.DIALECT]
         for example in (*of_dialects, *stories):
             for manifest in read_manifests(example_text(example), example):
                 metadata = {**manifest["metadata"], "namespace": namespace}

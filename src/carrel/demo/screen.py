@@ -66,7 +66,7 @@ def plain(view: DemoView) -> Iterable[str]:
                 for share in entry.shares.values()
             )
             free = entry.gpu.unusable or f"{max(entry.free, 0):,} of {entry.gpu.memory:,} MiB free"
-            yield f"  {node} GPU {entry.gpu.index} {'; '.join(filter(None, (free, held)))}"
+            yield f"  {node} GPU {entry.gpu.label} {'; '.join(filter(None, (free, held)))}"
     for line in (*view.bookings, *view.reservations, *view.taken_back):
         yield f"  {line}"
     for pod, why in view.waiting.items():
@@ -88,10 +88,10 @@ def _table(gpus: Mapping[NodeName, Sequence[GpuEntry]]) -> Table:
     table.add_column("By", no_wrap=True, overflow="ellipsis", ratio=1)
     for node, entries in sorted(gpus.items()):
         for entry in entries:
-            first = entry.gpu.index == 0
+            first = entry is entries[0]
             table.add_row(
                 node if first else "",
-                str(entry.gpu.index),
+                entry.gpu.label,
                 entry.gpu.model.removeprefix("NVIDIA-"),
                 entry.gpu.island,
                 _bar(entry),

@@ -7,6 +7,7 @@ Reading order:
 
     interface options registry            what a dialect is; what an admin decides; the list, and a pod's request
     nvidia gpushare gpuclaim kai hami     the peers' dialects
+    mig                                   slices of GPUs, in words of NVIDIA's plugin
     cdi                                   which container runtimes know CDI
     gpuclaim_objects                      the kinds of objects that the GpuClaim scheduler defines
     gpu_usage                             what GPUs are used for, in one of them

@@ -18,7 +18,7 @@ Labels that only nodes with GPUs have (tolerations stay: they only allow nodes):
     gpushare, aliyun.accelerator/…, gpu             gpushare's and HAMi's
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from carrel.dialects import carrel, nvidia, protected_keys, registry
@@ -82,10 +82,10 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str], claims: Collection[
     }
 
 
-def without_resources(container: Mapping[str, Any], words: Collection[str]) -> Manifest:
-    """The container, which does not ask for any of these resources."""
+def without_resources(container: Mapping[str, Any], is_gone: Callable[[str], bool]) -> Manifest:
+    """The container, which asks for the other resources only."""
     resources = {
-        name: {key: amount for key, amount in amounts.items() if key not in words}
+        name: {key: amount for key, amount in amounts.items() if not is_gone(key)}
         if name in ("limits", "requests") and amounts
         else amounts
         for name, amounts in (container.get("resources") or {}).items()
@@ -109,7 +109,7 @@ def _container(container: Mapping[str, Any], claims: Collection[str]) -> Manifes
     gone = {*hidden, *registry.ALL.variable_names}
     env = [variable for variable in container.get("env", []) if variable["name"] not in gone and not _is_told(variable)]
     # First, as other variables may refer to them.
-    without = without_resources(container, registry.ALL.resources.union(claims))
+    without = without_resources(container, lambda word: word in claims or registry.ALL.is_resource(word))
     used = without["resources"].pop("claims", None) or ()
     if left := [each for each in used if each.get("name") not in claims]:
         without["resources"]["claims"] = left

@@ -12,10 +12,11 @@
 
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
 GPU) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `usableMiB` (what pods may share of it; absent: all),
-`numaNode` and `reason`; to a GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there),
-`memoryResource` (`plugin` or `node`: how it is advertised), `memoryLimits` (`possible`, or why containers cannot be
-limited there), `message`, `orphans` (pods that run although the cluster has them no more), `preparedClaims` (which
-users are ResourceClaims) and `usage` (what the GPUs are used for: `gpu_usage`).
+`numaNode`, `reason` and, of a MIG slice, `mig.{profile,parent,parentId,parentMemoryMiB}`; to a GpuNodeStatus
+`heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or `node`: how it
+is advertised), `memoryLimits` (`possible`, or why containers cannot be limited there), `message`, `orphans` (pods that
+run although the cluster has them no more), `preparedClaims` (which users are ResourceClaims) and `usage` (what the GPUs
+are used for: `gpu_usage`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +26,9 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from carrel.dialects import nvidia
+from carrel.dialects import mig, nvidia
 from carrel.dialects.gpu_usage import write_usage
-from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, DeviceSlice, GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import Dialect, PodBinding, Reading, ToldGpus
 from carrel.dialects.options import SCHEDULER, Unit
 from carrel.ids import NO_NODE, GpuUuid, HolderId, NodeName, PodUid, ResourceClaimUid
@@ -39,6 +40,7 @@ from carrel.ledger.gpus import (
     UNKNOWN_MEMORY,
     Gpu,
     MiB,
+    MigSlice,
     Node,
     is_place_name,
     place_name,
@@ -46,7 +48,7 @@ from carrel.ledger.gpus import (
     total_of,
 )
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
+from carrel.ledger.requests import ANY_SLICE, WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.printable import printable
@@ -112,8 +114,6 @@ def claim_name(pod: Pod) -> str:
 def request_of(claim: GpuClaim, shared_claims_per_gpu: int) -> Request | Refusal:
     """What a claim asks for, but for its gang. A shared claim that names no memory gets one n-th of each GPU."""
     where, devices, topology = subject(claim.metadata, "GpuClaim"), claim.spec.devices, claim.spec.topology
-    if devices.exclusivity == "MIG":
-        return Refusal(f"{where} asks for MIG slices, which Carrel does not manage; ask Exclusive or Shared")
     _at_least(1, devices.count, where, "spec.devices.count")
     _at_least(0, topology.min_bandwidth_gbps, where, "spec.topology.minBandwidthGBps")
     if claim.spec.gang_size is not None:
@@ -123,6 +123,7 @@ def request_of(claim: GpuClaim, shared_claims_per_gpu: int) -> Request | Refusal
     return Request(
         gpus=devices.count,
         amount=_amount(claim, shared_claims_per_gpu),
+        slices=ANY_SLICE if devices.exclusivity == "MIG" else "",
         policy=_one_of(POLICIES, devices.policy, where, "spec.devices.policy"),
         prefer_ids=tuple(devices.prefer_ids),
         topology=Topology(_one_of(MODES, topology.mode, where, "spec.topology.mode"), topology.min_bandwidth_gbps),
@@ -153,7 +154,7 @@ def _amount(claim: GpuClaim, shared_claims_per_gpu: int) -> Amount:
         if devices.memory_mib is None:
             return Portion(Fraction(1, shared_claims_per_gpu))
         return Memory(MiB(_at_least(1, devices.memory_mib, where, "spec.devices.memoryMiB")))
-    if devices.exclusivity not in ("", "Exclusive"):
+    if devices.exclusivity not in ("", "Exclusive", "MIG"):
         raise Malformed(where, "spec.devices.exclusivity", devices.exclusivity, "Exclusive, Shared or MIG")
     if devices.memory_mib is not None:
         raise Malformed(where, "spec.devices.memoryMiB", devices.memory_mib, "nothing, or exclusivity: Shared")
@@ -193,6 +194,8 @@ def node_of(status: GpuNodeStatus, labels: Mapping[str, str]) -> Node:
         if any(gpu.index == other.index or gpu.uuid == other.uuid for other in gpus[:position]):
             raise _DevicePath(status, position).malformed("id", gpu.index, "an id and a uuid that no other device has")
     chooses, limits = status.status.mode == COEXIST, status.status.memory_limits
+    if mig.STRATEGY in labels:
+        gpus = mig.advertised_as_gpus(gpus, labels)
     return Node(
         name,
         tuple(sorted(gpus, key=lambda gpu: gpu.index)),
@@ -307,7 +310,18 @@ def _gpu(device: Device, node: NodeName, labels: Mapping[str, str], place: _Devi
         bandwidth_gbps=device.bandwidth_gbps,
         unusable=_unusable(device),
         numa_node=device.numa_node,
+        slice=_slice(device.mig, place) if device.mig is not None else None,
     )
+
+
+def _slice(found: DeviceSlice, place: _DevicePath) -> MigSlice:
+    if not mig.is_profile(found.profile):
+        raise place.malformed("mig.profile", found.profile, "a profile, such as 1g.10gb")
+    if not found.parent:
+        raise place.malformed("mig.parent", found.parent, "the UUID of a GPU")
+    if found.parent_id < 0 or found.parent_memory_mib < 0:
+        raise place.malformed("mig", (found.parent_id, found.parent_memory_mib), "whole numbers, 0 or more")
+    return MigSlice(found.profile, found.parent, found.parent_id, MiB(found.parent_memory_mib))
 
 
 def _labelled_memory(node: NodeName, labels: Mapping[str, str]) -> MiB:
@@ -328,8 +342,14 @@ def _device(gpu: Gpu, in_use_by: Sequence[HolderId]) -> dict[str, Any]:
         "usableMiB": int(gpu.memory) if gpu.memory < total_of(gpu.memory) else None,
         "reason": gpu.unusable,
         "numaNode": gpu.numa_node,
+        "mig": _written_slice(gpu.slice) if gpu.slice is not None else None,
     }
     return {key: value for key, value in device.items() if value not in ("", None)}
+
+
+def _written_slice(of: MigSlice) -> dict[str, Any]:
+    parent = {"parent": of.parent, "parentId": of.parent_index, "parentMemoryMiB": of.parent_memory}
+    return {"profile": of.profile, **parent}
 
 
 def _unusable(device: Device) -> str:

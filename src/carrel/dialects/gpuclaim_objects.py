@@ -48,6 +48,15 @@ class GpuClaim(Object):
     status: GpuClaimStatus = msgspec.field(default_factory=GpuClaimStatus)
 
 
+class DeviceSlice(ObjectPart):
+    """What a GPU is that is a MIG slice. All of it is Carrel's own."""
+
+    profile: str = ""
+    parent: GpuUuid = NO_GPU
+    parent_id: int = 0
+    parent_memory_mib: int = msgspec.field(default=0, name="parentMemoryMiB")
+
+
 class Device(ObjectPart):
     """One GPU in a GpuNodeStatus. The last six are Carrel's own fields, absent where another agent wrote it."""
 
@@ -64,6 +73,7 @@ class Device(ObjectPart):
     reason: str = ""
     """Why the GPU is not healthy."""
     numa_node: int | None = None
+    mig: DeviceSlice | None = None
 
 
 class GpuNodeStatusSpec(ObjectPart):

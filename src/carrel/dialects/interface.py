@@ -86,6 +86,8 @@ class Dialect:
     """What the pod asks for, without its gang and without the words that every dialect shares. Raises `Malformed`."""
     resources: tuple[str, ...] = ()
     """A pod that asks for more than zero of one of these speaks this dialect."""
+    resource_prefix: str = ""
+    """So does one that asks for a resource whose name begins so. Empty: no such."""
     annotations: tuple[str, ...] = ()
     """A pod with one of these speaks this dialect."""
     takes_over: tuple[str, ...] = ()

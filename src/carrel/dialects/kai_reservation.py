@@ -1,4 +1,5 @@
-"""KAI's reservation pod: it takes one whole GPU on a node from the kubelet, finds out which, and writes it on itself.
+"""KAI's reservation pod: it takes one whole GPU or MIG slice of a node from the kubelet, finds out which, and writes it
+on itself.
 
     annotation   run.ai/reserve_for_gpu_index   the UUID of the GPU (it says "index", and is none)
     label        runai-gpu-group                the group of fraction pods that share the GPU
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from carrel.dialects import nvidia
+from carrel.dialects import mig, nvidia
 from carrel.dialects.kai import GPU_GROUP
 from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.objects.kinds import Pod
@@ -61,10 +62,12 @@ class ReservationRequest:
     """Annotations by which its maker knows it again."""
     runtime_class: str = ""
     """Empty: the node's default."""
+    resource: str = nvidia.GPU
+    """By which the kubelet is asked for it; a MIG slice has one of its own."""
 
 
 def reservation_pod(reservation: ReservationRequest, spelling: ReservationSpelling = KAI_0_17) -> dict[str, Any]:
-    one_gpu = {nvidia.GPU: "1"}
+    one_gpu = {reservation.resource: "1"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -111,8 +114,8 @@ def is_reservation(pod: Pod) -> bool:
 def reserved_in(annotations: Mapping[str, str], where: str) -> GpuUuid:
     """The UUID of the GPU; empty while the pod has not found it yet."""
     uuid = GpuUuid(annotations.get(RESERVED_GPU, ""))
-    if uuid and not uuid.startswith("GPU-"):
-        raise Malformed(where, annotation_field(RESERVED_GPU), uuid, "the UUID of a GPU: GPU-…")
+    if uuid and not uuid.startswith(("GPU-", mig.UUID)):
+        raise Malformed(where, annotation_field(RESERVED_GPU), uuid, "the UUID of a GPU: GPU-… or MIG-…")
     return uuid
 
 

@@ -1,7 +1,6 @@
 """The words of NVIDIA's device plugin, feature discovery and container runtime: whole GPUs, asked for plainly.
 
 spec.containers[].resources.limits     nvidia.com/gpu: 2           how many whole GPUs
-spec.containers[].resources.limits     nvidia.com/mig-1g.5gb: 1    MIG slices of a GPU, which Carrel does not manage
 spec.nodeSelector, Node labels         nvidia.com/gpu.product      the model, as people know it
 Node labels                            nvidia.com/gpu.memory       MiB; one value for all GPUs of the node
 env of a container                     NVIDIA_VISIBLE_DEVICES      what the runtime lets in: UUIDs, `none`, `void`
@@ -17,13 +16,11 @@ from collections.abc import Sequence
 from carrel.dialects.interface import Dialect, Reading
 from carrel.ids import GpuUuid
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import resource_asked, subject
-from carrel.ledger.refusals import Refusal
+from carrel.kubernetes.objects.pods import resource_asked
 from carrel.ledger.requests import WHOLE, ContainerNeed, Request
 from carrel.parsing.malformed import Malformed
 
 GPU = "nvidia.com/gpu"
-MIG_PREFIX = "nvidia.com/mig-"
 PRODUCT = "nvidia.com/gpu.product"
 MEMORY = "nvidia.com/gpu.memory"
 
@@ -49,7 +46,7 @@ def is_runtime(name: str) -> bool:
 
 
 def is_uuid(text: str) -> bool:
-    """Whether it names a whole GPU: `MIG-…` is a part of one. A driver that is not awake yet writes question marks."""
+    """Whether it names a physical GPU, and no MIG slice. A driver that is not awake yet writes question marks."""
     return text.startswith("GPU-") and "?" not in text and len(text) > len("GPU-")
 
 
@@ -70,24 +67,6 @@ def uuid_in(information: str, where: str) -> GpuUuid:
         if key.strip() == "GPU UUID" and is_uuid(value.strip()):
             return GpuUuid(value.strip())
     raise Malformed(where, "GPU UUID", information[:200], "GPU-…")
-
-
-def mig_refusal(pod: Pod) -> Refusal | None:
-    """Why a pod that asks for MIG slices gets none; None: it asks for none. No agent reports them, so nobody could say
-    whose GPU it is that a slice is taken from (`decisions/0029`)."""
-    names = {
-        word
-        for container in (*pod.spec.init_containers, *pod.spec.containers)
-        for amounts in (container.resources.limits, container.resources.requests)
-        for word in amounts
-        if word.startswith(MIG_PREFIX)
-    }
-    asked = sorted(name for name in names if resource_asked(pod, name).total)
-    if not asked:
-        return None
-    why = f"asks for {', '.join(asked)}: Carrel does not manage MIG slices"
-    help_ = f"ask for {GPU} or a part of a GPU, or let an admin exempt the namespace"
-    return Refusal(f"{subject(pod.metadata)} {why}; {help_}")
 
 
 def request_of(pod: Pod, reading: Reading) -> Request | None:

@@ -11,17 +11,18 @@ and the size of a gang. A gang is as large as the claim (`gangSize`) or the pod 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from carrel.dialects import carrel, gpuclaim, gpushare, hami, kai, memory_limits, nvidia
+from carrel.dialects import carrel, gpuclaim, gpushare, hami, kai, memory_limits, mig, nvidia
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import resource_asked, resources_by_claim, subject
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Gang
+from carrel.ledger.requests import ANY_SLICE, Gang
 
 DIALECTS = (
     nvidia.DIALECT,
+    mig.DIALECT,
     gpushare.DIALECT,
     gpuclaim.DIALECT,
     kai.DIALECT,
@@ -45,7 +46,9 @@ class DialectTable:
         self.annotations = frozenset(self.by_annotation)
         self.qualified = tuple(each for each in dialects if each.qualifiers)
         self.resources = frozenset(word for each in dialects for word in (*each.resources, *each.takes_over))
-        """All resources by which pods ask for GPUs."""
+        """All resources by which pods ask for GPUs, but for those that only a prefix names."""
+        self.by_prefix = {each.resource_prefix: each for each in dialects if each.resource_prefix}
+        self.prefixes = tuple(self.by_prefix)
         self.recorded = tuple(each.recorded for each in dialects if each.recorded)
         self.asked = frozenset(
             word for each in dialects for word in (*each.annotations, *each.other_annotations, *each.qualifiers)
@@ -61,6 +64,10 @@ class DialectTable:
         self.node_labels = frozenset(word for each in dialects for word in each.node_labels)
         self.advertises = frozenset(word for each in dialects for word in each.advertises)
         self.scheduler_names = frozenset(word for each in dialects for word in each.scheduler_names)
+
+    def is_resource(self, word: str) -> bool:
+        """Whether pods ask for GPUs by this resource."""
+        return word in self.resources or word.startswith(self.prefixes)
 
 
 ALL = DialectTable(DIALECTS)
@@ -92,6 +99,10 @@ def request_of(
         return model
     name = _gang_named(pod, claim)
     gang = _gang_of(pod, name, claim, gang_of) if name else None
+    if mig.IN_A_MODEL in model and not (request.by_kubelet or request.slices):
+        request = replace(request, slices=ANY_SLICE)
+    if request.slices and (why := mig.why_no_part(pod, request)) is not None:
+        return why
     if model or gang:
         request = replace(request, model=model, gang=gang)
     if any(key.startswith(carrel.LIMITS_PREFIX) for key in pod.metadata.annotations):
@@ -118,10 +129,14 @@ def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
         for amounts in (container.resources.limits, container.resources.requests):
             if not table.resources.isdisjoint(amounts):
                 named |= table.resources.intersection(amounts)
+            for word in amounts:
+                if word.startswith(table.prefixes):
+                    named.add(word)
     if pod.status.extended_resource_claim_status is not None:
         named -= resources_by_claim(pod)
     asked = {word for word in named if resource_asked(pod, word).total}
     spoken = {table.by_resource[word] for word in asked if word in table.by_resource}
+    spoken.update(each for prefix, each in table.by_prefix.items() for word in asked if word.startswith(prefix))
     if notes:
         spoken.update(map(table.by_annotation.__getitem__, table.annotations.intersection(notes)))
         for dialect in table.qualified if asked else ():

@@ -91,13 +91,13 @@ def place_of(namespace: str, name: str, generate_name: str) -> str:
 
 def asked_amounts(containers: Iterable[tuple[str, Amounts, Amounts]]) -> list[tuple[str, str, str]]:
     """What is asked, by the name, the limits and the requests of each container: for GPUs both are the same."""
-    words = registry.ALL.resources
+    is_resource = registry.ALL.is_resource
     return sorted(
         (name, word, str(amount))
         for name, limits, requests in containers
         if limits or requests
         for word, amount in {**requests, **limits}.items()
-        if word in words or word.startswith(CLASS_RESOURCE)
+        if is_resource(word) or word.startswith(CLASS_RESOURCE)
     )
 
 

@@ -94,13 +94,24 @@ def _told(gpus: Sequence[Gpu], binding: PodBinding, container: str = "") -> dict
     """What the variables of the containers read."""
     notes = {devices_key(container): ",".join(map(visible_name, gpus))}
     if binding.options.cuda_devices is CudaDevices.INDEX:
-        notes[indices_key(container)] = ",".join(str(gpu.index) for gpu in gpus)
+        notes[indices_key(container)] = ",".join(map(cuda_index, gpus))
     return notes
+
+
+def cuda_index(gpu: Gpu) -> str:
+    """What CUDA calls a GPU in a container that sees all of its node: MIG slices have no index there."""
+    return str(gpu.index) if gpu.slice is None else gpu.uuid
 
 
 def visible_name(gpu: Gpu) -> str:
     """What NVIDIA's runtime calls a GPU: its UUID; where nobody has reported that, its index on the node."""
-    return gpu.uuid if gpu.has_uuid else str(gpu.index)
+    return gpu.uuid if gpu.has_uuid else gpu.label
+
+
+def _names(gpu: Gpu) -> tuple[str, ...]:
+    """All that NVIDIA's runtime takes for the GPU; of a slice also what means its whole GPU."""
+    parent = (gpu.slice.parent, str(gpu.slice.parent_index)) if gpu.slice else ()
+    return gpu.uuid, gpu.label, *parent
 
 
 # --- the environment of its containers -------------------------------------------------------------------------------
@@ -200,8 +211,9 @@ def gpus_seen(pod: Mapping[str, Any], container: str, gpus: Sequence[Gpu]) -> fr
         return everything
     seen: set[GpuUuid] = set()
     for word in filter(None, (part.strip() for part in value.split(","))):
-        if word in (nvidia.NO_DEVICE, nvidia.NO_RUNTIME) or nvidia.is_uuid(word) or word.isdigit():
-            seen |= {gpu.uuid for gpu in gpus if word in (gpu.uuid, str(gpu.index))}
+        found = {gpu.uuid for gpu in gpus if word in _names(gpu)}
+        if found or word in (nvidia.NO_DEVICE, nvidia.NO_RUNTIME) or nvidia.is_uuid(word) or word.isdigit():
+            seen |= found
         else:
             return everything  # `all`, or a word that only the runtime knows
     return frozenset(seen)

@@ -147,7 +147,7 @@ class Demand:
         for (request, machine), weight in sorted(self._weights.items(), key=lambda item: -item[1]):
             cpu, memory = machine
             has_machine = not sizes or any(cpu <= size.cpu_milli and memory <= size.memory_mib for size in sizes)
-            if has_machine and (not empty or any(map(fit_test(request), empty))):
+            if has_machine and not request.slices and (not empty or any(map(fit_test(request), empty))):
                 heaviest[request, machine] = weight
             if len(heaviest) == TYPICAL:
                 break
@@ -161,9 +161,10 @@ def _inventory(ledger: Ledger) -> tuple[Counter[GpuKind], Sequence[NodeRoom]]:
     shapes: dict[tuple[tuple[str, str, MiB, int], ...], Node] = {}
     kinds = Counter[GpuKind]()
     for node in filter(None, map(ledger.node, ledger.rooms)):
-        shapes[tuple((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps) for gpu in node.gpus)] = node
+        gpus = [gpu for gpu in node.gpus if gpu.slice is None or gpu.slice.is_gpu]
+        shapes[tuple((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps) for gpu in gpus)] = node
         if not node.out_of_use:
-            kinds.update((gpu.model, gpu.memory) for gpu in node.gpus if not gpu.unusable)
+            kinds.update((gpu.model, gpu.memory) for gpu in gpus if not gpu.unusable)
     return kinds, [summarise((gpu, gpu.memory) for gpu in node.gpus) for node in shapes.values()]
 
 

@@ -65,9 +65,58 @@ def is_place_name(uuid: GpuUuid) -> bool:
     return bool(slash) and index.isdecimal() and node == node.lower()  # a MIG slice of an old driver: MIG-GPU-…/1/0
 
 
+FIRST_SLICE = 1_000
+MOST_SLICES = 10
+"""Per GPU; NVIDIA's have seven at most."""
+
+
+def slice_index(gpu: int, number: int) -> int:
+    """The index of a MIG slice on its node: 1003 is slice 3 of GPU 0, 1012 slice 2 of GPU 1."""
+    return FIRST_SLICE + MOST_SLICES * gpu + number
+
+
+def physical_index(index: int) -> int:
+    """The index of the physical GPU: of a slice, the one that it is a part of."""
+    return (index - FIRST_SLICE) // MOST_SLICES if index >= FIRST_SLICE else index
+
+
+def label_of(index: int) -> str:
+    """An index as people read it: `3`, and `0:3` of slice 3 of GPU 0."""
+    return f"{physical_index(index)}:{index % MOST_SLICES}" if index >= FIRST_SLICE else str(index)
+
+
+def index_named(text: str) -> int | None:
+    """The index that people wrote; None: it is none."""
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    gpu, colon, number = text.partition(":")
+    is_slice = bool(colon) and text.isascii() and gpu.isdecimal() and number.isdecimal() and int(number) < MOST_SLICES
+    return slice_index(int(gpu), int(number)) if is_slice else None
+
+
+def named(index: int) -> str:
+    """`GPU 3`, `MIG slice 0:3`."""
+    return f"{'MIG slice' if index >= FIRST_SLICE else 'GPU'} {label_of(index)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MigSlice:
+    """What a GPU of the ledger is that is no physical GPU: a slice of one that its admin has divided."""
+
+    profile: str
+    """Its kind, as in `nvidia.com/mig-1g.10gb`."""
+    parent: GpuUuid
+    """UUID of the GPU that it is a part of."""
+    parent_index: int
+    parent_memory: MiB
+    is_gpu: bool = False
+    """Its node advertises its slices as plain GPUs (`nvidia.com/gpu`): who asks for a GPU may get it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A physical GPU of one node, with its model, memory and links. GPUs of one node may differ in every field."""
+    """A GPU of one node, with its model, memory and links: a physical one, or a MIG slice. GPUs of one node may differ
+    in every field."""
 
     uuid: GpuUuid
     node: NodeName
@@ -87,6 +136,8 @@ class Gpu:
     """Of a slot: the UUIDs of the GPUs that it may turn out to be. Empty: the GPU is the one that `uuid` names."""
     number: int | None = None
     """Of a slot: the index of its GPU, once that is known. People never see the number of a slot."""
+    slice: MigSlice | None = None
+    """None: it is a physical GPU."""
 
     @property
     def has_uuid(self) -> bool:
@@ -102,8 +153,28 @@ class Gpu:
         """Its number for people; None of a slot whose GPU is not known yet."""
         return self.number if self.may_be else self.index
 
+    @property
+    def kind(self) -> str:
+        """The profile, of a slice that only who asks for it may get; empty: it may be had as a GPU."""
+        return "" if self.slice is None or self.slice.is_gpu else self.slice.profile
+
+    @property
+    def part(self) -> float:
+        """How much of a physical GPU it is, by its memory: all of it, unless it is a MIG slice."""
+        of = self.slice.parent_memory if self.slice is not None else 0
+        return min(self.memory / of, 1.0) if of else 1.0
+
+    @property
+    def label(self) -> str:
+        """Its number as people read it; empty of a slot whose GPU is not known."""
+        return "" if self.shown_index is None else label_of(self.shown_index)
+
     def __str__(self) -> str:
-        return f"a GPU of {self.node}" if self.shown_index is None else f"GPU {self.shown_index} of {self.node}"
+        if self.shown_index is None:
+            return f"a {'MIG slice' if self.slice else 'GPU'} of {self.node}"
+        return (
+            f"GPU {self.shown_index} of {self.node}" if self.slice is None else f"MIG slice {self.label} of {self.node}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

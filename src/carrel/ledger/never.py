@@ -14,7 +14,7 @@ from carrel.ledger.gangs import GangMembers
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Gang, Memory, Request, TopologyMode
+from carrel.ledger.requests import ANY_SLICE, Gang, Memory, Request, TopologyMode
 
 MOST_MODELS = 4
 """How many are listed: kubectl shows 256 characters of a warning."""
@@ -107,8 +107,9 @@ def _kinds(nodes: Iterable[Node], request: Request) -> Iterator[Node]:
     seen = set[object]()
     for node in nodes:
         gpus = [(gpu.model, gpu.memory, gpu.island, gpu.bandwidth_gbps) for gpu in node.gpus]
+        has_slices = any(gpu.slice.is_gpu for gpu in node.gpus if gpu.slice)
         uuids = node.name if request.selector.names_uuids else ""
-        kind = (request.selects(node), bool(node.unusable), uuids, *gpus)
+        kind = (request.selects(node), bool(node.unusable), uuids, has_slices, *gpus)
         if kind not in seen:
             seen.add(kind)
             yield node
@@ -126,7 +127,8 @@ class _Step(IntEnum):
 def _lacks(gpu: Gpu, request: Request) -> _Step:
     """What keeps the GPU from serving the request, even if nobody held it."""
     selector, topology, amount = request.selector, request.topology, request.amount
-    if gpu.model and not request.allows_model(gpu.model):
+    is_of_kind = (gpu.slice is None and not request.slices) or request.allows_slice(gpu.slice)
+    if not is_of_kind or (gpu.model and not request.allows_model(gpu.model)):
         return _Step.MODEL
     is_named = not selector.uuids or not gpu.possible_uuids.isdisjoint(selector.uuids)
     if not is_named or (selector.not_uuids and gpu.possible_uuids <= selector.not_uuids):
@@ -186,7 +188,8 @@ def _why_none(request: Request, nodes: Sequence[Node], where: str) -> tuple[str,
         return f"No node{where} has a GPU", "correct the labels in the claim"
     step = max(lacks.values())
     nearest = [gpu for gpu, lack in lacks.items() if lack is step]
-    wanted = request.model or f"GPU{request.selector.without_uuids()}"
+    kind = "GPU" if not request.slices else f"MIG slice {request.slices}".removesuffix(f" {ANY_SLICE}")
+    wanted = request.model or f"{kind}{request.selector.without_uuids()}"
     there = f" of the nodes{where}" if where else ""
     match step:
         case _Step.MODEL:

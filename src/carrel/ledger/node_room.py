@@ -4,12 +4,12 @@ A summary is made once after a node has changed: that is what lets one question 
 It is exact: `fit_test(request)(summary)` is true exactly if `placement.place` finds GPUs (a property test says so).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from carrel.ids import GpuUuid
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.ledger.requests import WHOLE, GpuSelector, Memory, Request, TopologyMode
+from carrel.ledger.requests import ANY_SLICE, WHOLE, GpuSelector, Memory, Request, TopologyMode
 
 Alike = tuple[str, MiB, tuple[int, ...]]
 """Usable GPUs of a node that are alike: model, memory of each, free MiB of each, largest first."""
@@ -39,7 +39,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """A summary of how much is free on one node. GPUs that are unusable, or kept for a pod, are not in it."""
+    """A summary of how much is free on one node. GPUs that are unusable, or kept for a pod, are not in it. MIG slices
+    are only in the summaries under `slices`, unless they are advertised as GPUs."""
 
     gpus: tuple[tuple[Gpu, int], ...] = ()
     """The usable GPUs, each with its free MiB: for the few requests that name GPUs by their UUID."""
@@ -59,10 +60,19 @@ class NodeRoom:
     can tell."""
     slowest: int = 0
     """The least bandwidth of these islands."""
+    slices: Mapping[str, "NodeRoom"] | None = None
+    """What a request for MIG slices may have, by what it asks for: a profile, or `ANY_SLICE`. None: there are none."""
+    has_slices: bool = False
+    """Whether its GPUs are slices: all of them are, or none."""
+
+    def for_request(self, request: Request) -> "NodeRoom":
+        """What the request may have, by whether it asks for slices."""
+        room = (self.slices or {}).get(request.slices, NO_ROOM) if request.slices else self
+        return NO_ROOM if request.avoids_slices and room.has_slices else room
 
     def without(self, selector: GpuSelector) -> "NodeRoom":
         """The room on those GPUs that the selector allows by their UUIDs."""
-        return summarise((gpu, free) for gpu, free in self.gpus if selector.allows_uuid(gpu))
+        return summarise(((gpu, free) for gpu, free in self.gpus if selector.allows_uuid(gpu)), slices_apart=False)
 
 
 NO_ROOM = NodeRoom()
@@ -76,11 +86,13 @@ def alike(gpus: Iterable[tuple[str, MiB, int]]) -> Pieces:
     return tuple((*kind, tuple(sorted(free, reverse=True))) for kind, free in sorted(found.items()))
 
 
-def summarise(gpus: Iterable[tuple[Gpu, int]]) -> NodeRoom:
+def summarise(gpus: Iterable[tuple[Gpu, int]], *, slices_apart: bool = True) -> NodeRoom:
     """The room on the given usable GPUs, each with its free MiB."""
     usable = tuple(gpus)
     if not usable:
         return NO_ROOM
+    if slices_apart and any(gpu.slice for gpu, _ in usable):
+        return _summarise_apart(usable)
     in_groups: dict[tuple[str, str, MiB, int], list[int]] = {}
     for gpu, free in usable:
         in_groups.setdefault((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps), []).append(free)
@@ -100,26 +112,42 @@ def summarise(gpus: Iterable[tuple[Gpu, int]]) -> NodeRoom:
         whole=sum(free == gpu.memory for gpu, free in usable),
         together=together,
         slowest=min((group.bandwidth_gbps for group in linked), default=0),
+        has_slices=usable[0][0].slice is not None,
     )
+
+
+def _summarise_apart(usable: Iterable[tuple[Gpu, int]]) -> NodeRoom:
+    by_kind: dict[str, list[tuple[Gpu, int]]] = {}
+    for gpu, free in usable:
+        for kind in (gpu.kind, ANY_SLICE) if gpu.slice else ("",):
+            by_kind.setdefault(kind, []).append((gpu, free))
+    plain = summarise(by_kind.pop("", ()), slices_apart=False)
+    slices = {kind: summarise(of_kind, slices_apart=False) for kind, of_kind in by_kind.items()}
+    return replace(plain, slices=slices)
 
 
 def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     """The question "does it fit?" prepared for one request, to be asked of many nodes."""
+    if request.slices:
+        fits = fit_test(replace(request, slices=""))
+        return lambda room: fits(room.for_request(request))
     if request.selector.names_uuids:
         return _fit_test_by_uuid(request)
     gpus, last, amount, selector = request.gpus, request.gpus - 1, request.amount, request.selector
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
     is_any_model = not (request.model or selector.models or selector.not_models)
     is_plain = is_any_model and not slowest and not request.needs_one_island
-    if is_plain and amount == WHOLE:
+    avoids_slices = request.is_limited or (gpus > 1 and request.avoids_slices)
+    if is_plain and amount == WHOLE and not request.is_limited:
         return lambda room: room.whole >= gpus
     if is_plain and isinstance(amount, Memory):
         mib = amount.mib
-        return lambda room: (
+        has_memory: Callable[[NodeRoom], bool] = lambda room: (  # noqa: E731 # nearly always what is returned
             len(room.pieces) >= gpus and room.pieces[last] >= mib
             if mib <= room.smallest
             else _most_gpus(room, request, _Needs(request), slowest) >= gpus
         )
+        return (lambda room: not room.has_slices and has_memory(room)) if avoids_slices else has_memory
     needs = _Needs(request)
     if request.needs_one_island:
         whole = amount == WHOLE
@@ -132,6 +160,8 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
         return fits_an_island
 
     def fits_the_node(room: NodeRoom) -> bool:
+        if avoids_slices and room.has_slices:
+            return False
         if slowest or len(room.alike) != 1:
             return _most_gpus(room, request, needs, slowest) >= gpus
         model, memory, pieces = room.alike[0]
@@ -155,6 +185,7 @@ def _fit_test_by_uuid(request: Request) -> Callable[[NodeRoom], bool]:
 
 def able(room: NodeRoom, request: Request) -> int:
     """How many GPUs would do, each by itself."""
+    room = room.for_request(request)
     if request.selector.names_uuids:
         room = room.without(request.selector)
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0

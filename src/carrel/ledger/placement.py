@@ -176,6 +176,7 @@ def allows(gpu: Gpu, request: Request) -> bool:
     topology = request.topology
     return (
         (not request.model or gpu.model == request.model)
+        and ((gpu.slice is None and not request.slices) or request.allows_slice(gpu.slice))
         and (request.selector is ANY_GPU or request.selector.allows(gpu))
         and (topology.mode is not TopologyMode.REQUIRED or gpu.bandwidth_gbps >= topology.min_bandwidth_gbps)
     )
@@ -385,6 +386,8 @@ def _obstacle(entry: GpuEntry, request: Request, pod: HolderId) -> str:
         return f"is not in use: {gpu.unusable}"
     if entry.kept_for is not None and entry.kept_for.uid != pod:
         return f"is kept for {entry.kept_for}"
+    if (gpu.slice is not None or request.slices) and not request.allows_slice(gpu.slice):
+        return f"is {_kind(gpu)}, {request} asked"
     if request.model and gpu.model != request.model:
         return f"is a {gpu.model or 'GPU of unknown model'}, {request.model} asked"
     if not request.selector.allows_model(gpu.model):
@@ -415,6 +418,12 @@ def why_not_on(ledger: Ledger, gpu: Gpu, request: Request, pod: HolderId = NO_PO
         return Refusal(f"{gpu.node} takes no new GPU pods: {there.unusable}")
     obstacle = _obstacle(entry, request, pod)
     return Refusal(f"{entry.gpu} {obstacle}") if obstacle else None
+
+
+def _kind(gpu: Gpu) -> str:
+    if gpu.slice is None:
+        return "not divided into MIG slices"
+    return f"a MIG slice {gpu.slice.profile}" + (", advertised as a GPU there" if gpu.slice.is_gpu else "")
 
 
 def _why_not_this_uuid(gpu: Gpu, selector: GpuSelector) -> str:

@@ -6,7 +6,7 @@ from enum import Enum
 from fractions import Fraction
 
 from carrel.ids import GpuUuid
-from carrel.ledger.gpus import Gpu, MiB, Node, total_of
+from carrel.ledger.gpus import Gpu, MiB, MigSlice, Node, total_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,10 @@ def are_dealt_out(needs: Sequence[ContainerNeed]) -> bool:
     return len(needs) > 1 and all(need.amount == WHOLE for need in needs)
 
 
+ANY_SLICE = "any"
+"""Instead of a profile: MIG slices of whichever one, also where they are advertised as GPUs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a pod asks for: `gpus` different GPUs of one node, `amount` of each, and which GPUs will do."""
@@ -202,6 +206,8 @@ class Request:
     """What the pod asks for besides, which the ledger does not count: for people."""
     spreads_over_nodes: bool | None = field(default=None, compare=False)
     """Whether the emptiest node is preferred to the fullest one that fits. None: as the cluster is set."""
+    slices: str = ""
+    """The profile of the MIG slices that are asked for. Empty: GPUs, and slices where they are advertised as GPUs."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -221,6 +227,22 @@ class Request:
         is_it = not self.model or model == self.model
         return is_it and (self.selector is ANY_GPU or self.selector.allows_model(model))
 
+    def allows_slice(self, of: MigSlice | None) -> bool:
+        """Whether it may have such a part of a GPU; None: a GPU that is not divided. No program uses two slices as one
+        GPU, so nobody has parts of several; and NVIDIA's driver limits no memory inside one."""
+        if of is None:
+            return not self.slices
+        if self.avoids_slices:
+            return False
+        if not self.slices:
+            return of.is_gpu
+        return self.slices == ANY_SLICE or (self.slices == of.profile and not of.is_gpu)
+
+    @property
+    def avoids_slices(self) -> bool:
+        """Whether no MIG slice will do: it is for parts of several GPUs, or its containers have limits of memory."""
+        return self.is_limited or (self.gpus > 1 and self.amount != WHOLE)
+
     def selects(self, node: Node | None) -> bool:
         """Whether the node has the labels that are asked for, and limits memory if that is needed."""
         return (
@@ -239,6 +261,9 @@ class Request:
         where += str(self.selector)
         if self.gpus > 1 and self.topology.mode is TopologyMode.REQUIRED:
             where += " in one NVLink island"
+        if self.slices:
+            where = f"{'s' * (self.gpus > 1)} {'' if self.slices == ANY_SLICE else self.slices}".rstrip() + where
+            return f"{self.gpus} MIG slice{where}" if self.amount == WHOLE else f"{self.amount} on one MIG slice{where}"
         if self.amount == WHOLE:
             return f"{self.gpus} whole GPU{'s' if self.gpus > 1 else ''}{where}"
         if self.gpus == 1:

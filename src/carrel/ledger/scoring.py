@@ -280,7 +280,7 @@ class Ranking:
                 request is not None
                 and request.gpus == 1
                 and request.policy is not GpuPolicy.PREFER_IDS
-                and not request.selector.names_uuids
+                and not (request.slices or request.selector.names_uuids)
                 and not request.topology.min_bandwidth_gbps
             )
             kind = _RequestKind(request, machine, takes_one_piece, fits, {})

@@ -117,18 +117,43 @@ class KubeletCapacity:
 NO_LIMIT = KubeletCapacity()
 
 
-def as_slots(node: Node, in_use: Mapping[int, Reservation | None], kubelet: KubeletCapacity = NO_LIMIT) -> Node:
+NO_SLICES: Mapping[str, KubeletCapacity] = {}
+
+
+def as_slots(
+    node: Node,
+    in_use: Mapping[int, Reservation | None],
+    kubelet: KubeletCapacity = NO_LIMIT,
+    of_slices: Mapping[str, KubeletCapacity] = NO_SLICES,
+) -> Node:
     """The node with slots for GPUs. `in_use` has the slots that somebody holds a part of, with their reservations; of a
-    pod that asked the kubelet itself, with its GPU as if it were reserved."""
-    if not node.gpus:
-        return node
+    pod that asked the kubelet itself, with its GPU as if it were reserved.
+
+    MIG slices that the kubelet gives by their profile have slots of their own: a slot may be any slice of one profile.
+    """
+    by_kind: dict[str, list[Gpu]] = {}
+    for gpu in node.gpus:
+        by_kind.setdefault(gpu.kind, []).append(gpu)
+    slots: list[Gpu] = []
+    for kind, gpus in by_kind.items():
+        has = of_slices.get(kind, NO_LIMIT) if kind else kubelet
+        indices = {gpu.index for gpu in gpus}
+        used = {index: each for index, each in in_use.items() if index in indices}
+        slots += _slots(replace(node, gpus=tuple(gpus)), used, has)
+    lost = [each for each in in_use.values() if each and each.state is ReservationState.LOST]
+    in_order = tuple(sorted(slots, key=lambda slot: slot.index))
+    return replace(node, gpus=in_order, unusable=node.unusable or _why_closed(lost))
+
+
+def _slots(node: Node, in_use: Mapping[int, Reservation | None], kubelet: KubeletCapacity) -> tuple[Gpu, ...]:
+    """One for each of the node's GPUs, any of which may turn out to be any other."""
     memory, models = min(gpu.memory for gpu in node.gpus), {gpu.model for gpu in node.gpus}
     model = models.pop() if len(models) == 1 else ""
     why = _why_unusable(node, in_use, kubelet)
     numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
     uuids = {index: each.gpu for index, each in in_use.items() if each is not None}
     every = frozenset(numbers)
-    slots = tuple(
+    return tuple(
         Gpu(
             place_name(node.name, gpu.index),
             node.name,
@@ -138,11 +163,10 @@ def as_slots(node: Node, in_use: Mapping[int, Reservation | None], kubelet: Kube
             unusable=why[gpu.index],
             may_be=_possible_uuids(in_use.get(gpu.index)) or every,
             number=numbers.get(uuids.get(gpu.index, NO_GPU)),
+            slice=gpu.slice,
         )
         for gpu in node.gpus
     )
-    lost = [each for each in in_use.values() if each and each.state is ReservationState.LOST]
-    return replace(node, gpus=slots, unusable=node.unusable or _why_closed(lost))
 
 
 def _why_closed(lost: Sequence[Reservation]) -> str:

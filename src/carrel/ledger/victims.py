@@ -103,7 +103,8 @@ class EqualShare:
                 model = entry.gpu.model
                 if model not in allowed:
                     allowed[model] = request.allows_model(model)
-                if allowed[model] and entry.gpu.memory > 0:
+                is_of_kind = (entry.gpu.slice is None and not request.slices) or request.allows_slice(entry.gpu.slice)
+                if allowed[model] and entry.gpu.memory > 0 and is_of_kind:
                     in_question.append((entry, is_closed))
         # One GPU is so many parts that every MiB of every GPU is a whole number of them.
         whole = lcm(*{entry.gpu.memory for entry, _ in in_question})

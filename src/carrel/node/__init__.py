@@ -12,6 +12,7 @@ Reading order:
     shared_memory                        how much memory of a GPU pods may share
     memory_limits                        whether the driver can limit the memory of containers
     device_names kubelet/                the names of devices; the device plugin, and what else is asked of the kubelet
+    slice_plugins                        device plugins for MIG slices
     lease_check                          whether Leases confirm what a pod's annotation says
     allocation                           which container gets which devices
     pod_cgroups                          which pods have processes on the machine

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from carrel.cluster.record.unrecorded_pods import may_have_gpus
-from carrel.dialects import gpushare, nvidia
+from carrel.dialects import gpushare, mig, nvidia
 from carrel.dialects.carrel import DEVICES
 from carrel.dialects.gpuclaim import Remarks
 from carrel.ids import PodUid
@@ -28,7 +28,7 @@ from carrel.node.advertised_memory import AdvertisedMemory, NodeSnapshot
 from carrel.node.allocation import DeviceAllocation
 from carrel.node.claim_driver import ClaimDriver
 from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult, Mismatch
-from carrel.node.device_names import SOCKETS, DeviceInventory
+from carrel.node.device_names import DeviceInventory, socket_of
 from carrel.node.gpu_usage_counter import INTERVAL_S as SAMPLE_S
 from carrel.node.gpu_usage_counter import GpuUsageCounter
 from carrel.node.interfaces import (
@@ -50,6 +50,7 @@ from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
 from carrel.node.settings import AgentMode, AgentOptions
 from carrel.node.shared_memory import counts_all_memory, with_usable_memory
+from carrel.node.slice_plugins import SlicePlugins
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -137,6 +138,7 @@ class Agent:
         self._advertised: tuple[DeviceInventory, MemoryMode | None] | None = None
         self.memory = self._device_plugin(gpushare.GPU_MEM, lambda: self._gpu_mem.mode is MemoryMode.PLUGIN)
         self.whole_gpus = self._device_plugin(nvidia.GPU, self._advertises_whole_gpus)
+        self.slices = SlicePlugins(lambda resource: self._device_plugin(resource, self._advertises_whole_gpus))
         self.metrics = AgentMetrics(
             {plugin.resource: lambda plugin=plugin: plugin.is_registered for plugin in (self.memory, self.whole_gpus)}  # type: ignore[misc] # bound now
         )
@@ -144,7 +146,7 @@ class Agent:
         self.metrics.show_failures(self._isolation.failures)
 
     def _device_plugin(self, resource: str, is_wanted: Callable[[], bool]) -> DevicePlugin:
-        socket, device_list = self._options.plugin_folder / SOCKETS[resource], self._options.device_list
+        socket, device_list = self._options.plugin_folder / socket_of(resource), self._options.device_list
         return DevicePlugin(resource, socket, self._allocation, is_wanted, device_list)
 
     def _advertises_whole_gpus(self) -> bool:
@@ -175,6 +177,7 @@ class Agent:
             if self._context.serves_kubelet and not self._only_reports:
                 tasks.create_task(self.memory.run())
                 tasks.create_task(self.whole_gpus.run())
+                tasks.create_task(self.slices.run())
             tasks.create_task(self.claims.run())
             tasks.create_task(self._watch_machine())
             tasks.create_task(self._count_usage())
@@ -241,9 +244,10 @@ class Agent:
             replace(gpu, unusable=gpu.unusable or by_admin.get(gpu.index, "") or excluded.get(gpu.uuid, ""))
             for gpu in state.gpus
         )
-        inventory = DeviceInventory(gpus, self._options.memory_unit)
         node = self._node()
-        self._allocation.update(inventory, self._allocated_devices, node.metadata.labels if node else {})
+        labels = node.metadata.labels if node else {}
+        inventory = DeviceInventory(mig.advertised_as_gpus(gpus, labels), self._options.memory_unit)
+        self._allocation.update(inventory, self._allocated_devices, labels)
         self._note("claims", self.claims.look(gpus, node, seen_at))
         await self._advertise_devices(inventory)
         await self._report(state, inventory, result, seen_at)
@@ -309,7 +313,8 @@ class Agent:
             self._advertised = wanted
             by_plugin = self._gpu_mem.mode is MemoryMode.PLUGIN and inventory.fits
             await self.memory.advertise(inventory.memory_devices() if by_plugin else ())
-            await self.whole_gpus.advertise(inventory.gpu_devices())
+            await self.whole_gpus.advertise(inventory.gpu_devices(nvidia.GPU))
+            await self.slices.advertise(inventory)
 
     async def _report(
         self, state: MachineState, inventory: DeviceInventory, result: ComparisonResult, seen_at: datetime

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.cluster.pod_progress import holder_of, is_ending
-from carrel.dialects import gpushare, nvidia, visible_devices
+from carrel.dialects import gpushare, mig, nvidia, visible_devices
 from carrel.dialects.options import CudaDevices
 from carrel.ids import GpuUuid, HolderId
 from carrel.kubernetes.cluster import Cluster, ClusterError, MergePatch, Selection
@@ -68,7 +68,6 @@ def candidates_in_order(
     return sorted((each for each in waiting if each.amount == amount), key=order)
 
 
-OURS = (gpushare.GPU_MEM, nvidia.GPU)
 API_WAIT_S = 20.0
 """How long a call waits for an API server that does not answer: a pod that is refused fails for good, but the kubelet
 admits no other pod meanwhile."""
@@ -122,7 +121,8 @@ class DeviceAllocation:
         self._recorded = {
             (uids[each.namespace, each.pod], each.container)
             for each in self.without_replaced_pods(allocated_devices)
-            if each.resource in OURS and (each.namespace, each.pod) in uids
+            if (each.resource == gpushare.GPU_MEM or mig.is_device(each.resource))
+            and (each.namespace, each.pod) in uids
         }
 
     def without_replaced_pods(self, allocated_devices: Sequence[AllocatedDevices]) -> list[AllocatedDevices]:
@@ -264,7 +264,7 @@ class DeviceAllocation:
         visible = ",".join(waiting.gpus)
         environment = {nvidia.VISIBLE_DEVICES: visible, nvidia.CUDA_VISIBLE_DEVICES: visible}
         if self._cuda_devices is CudaDevices.INDEX:
-            indices = {gpu.uuid: str(gpu.index) for gpu in self._inventory.gpus}
+            indices = {gpu.uuid: visible_devices.cuda_index(gpu) for gpu in self._inventory.gpus}
             environment[nvidia.CUDA_VISIBLE_DEVICES] = ",".join(indices[gpu] for gpu in waiting.gpus)
         if resource == gpushare.GPU_MEM:
             assumption = gpushare.read_assumption(pod)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from carrel.cluster.pod_progress import FINISHED
-from carrel.dialects import gpushare, nvidia, registry, visible_devices
+from carrel.dialects import gpushare, mig, nvidia, registry, visible_devices
 from carrel.dialects.visible_devices import gpus_seen
 from carrel.ids import GpuUuid, HolderId, PodUid
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json
@@ -133,11 +133,11 @@ class Comparison:
         mismatches: list[Mismatch] = []
         for each in allocated_devices:
             pod = running.get((each.namespace, each.pod))
-            if pod is None or each.resource not in registry.ALL.advertises:
+            if pod is None or not (each.resource in registry.ALL.advertises or mig.is_device(each.resource)):
                 continue
             named = frozenset(_named(pod, inventory, each.container))
             has, _ = inventory.gpus_of(each.resource, each.devices)
-            if how.kubelet_chooses and each.resource == nvidia.GPU:
+            if how.kubelet_chooses and mig.is_device(each.resource):
                 uses.setdefault(pod.metadata.uid, set()).update(has)
                 continue
             if not named and await self._is_promised(pod, has, inventory):

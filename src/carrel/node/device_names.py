@@ -2,6 +2,7 @@
 
     aliyun.com/gpu-mem    one device per unit of memory: `k3f9` + `2s` (the GPU, then a number, both in base 36)
     nvidia.com/gpu        one device per GPU: its UUID, as NVIDIA's own plugin and other tools name it
+    nvidia.com/mig-…      the same of MIG slices, by their profile
 
 The kubelet takes the whole list in one message of at most 4 MiB, so the names of memory devices are as short as
 possible: eight characters allow some 180,000 of them. A name belongs to a GPU's UUID, not to its index: the kubelet
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from carrel.dialects import gpushare, nvidia
+from carrel.dialects import gpushare, mig
 from carrel.dialects.options import Unit
 from carrel.ids import GpuUuid
 from carrel.ledger.gpus import Gpu, total_of
@@ -28,7 +29,6 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 """In the plugins' folder. Internal to the kubelet, but nothing else says which plugins it remembers."""
 NVIDIA_SOCKETS = "nvidia*.sock"
 """What NVIDIA's own plugin calls its sockets in that folder."""
-SOCKETS = {gpushare.GPU_MEM: "carrel-gpu-mem.sock", nvidia.GPU: "carrel-gpu.sock"}
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 LONGEST_MESSAGE = 4 * 1024 * 1024
@@ -85,8 +85,9 @@ class DeviceInventory:
             for number in numbers[: amounts[gpu.uuid]]
         ]
 
-    def gpu_devices(self) -> list[PluginDevice]:
-        return [PluginDevice(gpu.uuid, not gpu.unusable) for gpu in self.gpus]
+    def gpu_devices(self, resource: str) -> list[PluginDevice]:
+        of_it = (gpu for gpu in self.gpus if mig.resource_of(gpu) == resource)
+        return [PluginDevice(gpu.uuid, not gpu.unusable) for gpu in of_it]
 
     def gpu_of(self, resource: str, device: str) -> Gpu | None:
         """None if unknown. NVIDIA's plugin may name a GPU by its index, or a replica of it by a suffix."""
@@ -95,7 +96,7 @@ class DeviceInventory:
             number = _from_base_36(device[_GPU_DIGITS:])
             return gpu if gpu and 0 <= number < total_of(gpu.memory) // self.unit.mib else None
         name = device.partition("::")[0]
-        return next((gpu for gpu in self.gpus if name in (gpu.uuid, str(gpu.index))), None)
+        return next((gpu for gpu in self.gpus if name in (gpu.uuid, gpu.label)), None)
 
     def split_by_gpu(
         self, resource: str, devices: Sequence[str], uuids: Iterable[GpuUuid]
@@ -111,6 +112,11 @@ class DeviceInventory:
         owners = {device: self.gpu_of(resource, device) for device in devices}
         known = frozenset(gpu.uuid for gpu in owners.values() if gpu is not None)
         return known, tuple(device for device, gpu in owners.items() if gpu is None)
+
+
+def socket_of(resource: str) -> str:
+    """What our plugin for a resource calls its socket."""
+    return f"carrel-{resource.partition('/')[2]}.sock"
 
 
 def uuids_named(names: Iterable[str], gpus: Iterable[Gpu]) -> tuple[GpuUuid, ...]:

@@ -31,7 +31,7 @@ from carrel.ledger.requests import Request
 from carrel.parsing import Malformed
 from carrel.resource_claims import dra
 from carrel.resource_claims.allocation.allocation_words import nodes_named
-from carrel.resource_claims.dra import CLASSES, DevicePlace, model_of
+from carrel.resource_claims.dra import CLASSES, DevicePlace, NamedGpus, gpus_named_by
 from carrel.resource_claims.objects import (
     DEVICE_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -200,7 +200,7 @@ class DeviceClaims:
 
     def may_be_asked_by(self, pod: Pod) -> bool:
         """Whether the pod names claims, or a resource for which a scheduler may make one: few pods of a cluster do."""
-        return bool(pod.spec.resource_claims) or not ALL.resources.issuperset(extended_resources(pod))
+        return bool(pod.spec.resource_claims) or not all(map(ALL.is_resource, extended_resources(pod)))
 
     def gpu_claims_of(self, pod: Pod) -> Sequence[AskedClaim]:
         """The claims of the pod that are for GPUs. Raises `Malformed`."""
@@ -236,10 +236,14 @@ class DeviceClaims:
         asked = [request for each in claims if (request := self._request(each, pod)) is not None]
         if not asked:
             return None
-        models = {each.model for each in asked}
+        models, slices = {each.model for each in asked}, {each.slices for each in asked}
         amount, topology = dra.largest([each.amount for each in asked]), asked[0].topology
         return Request(
-            sum(each.gpus for each in asked), amount, min(models) if len(models) == 1 else "", topology=topology
+            sum(each.gpus for each in asked),
+            amount,
+            min(models) if len(models) == 1 else "",
+            topology=topology,
+            slices=min(slices) if len(slices) == 1 else "",
         )
 
     def why_unknown(self, pod: Pod) -> str:
@@ -269,7 +273,8 @@ class DeviceClaims:
                 made = self._made(each.name, pod)
                 spec = made.spec if made else template.spec.spec if template else None
                 yield AskedClaim(each.name, f"ResourceClaimTemplate {name}", spec, made)
-        for word in sorted(extended_resources(pod) - ALL.resources):  # those of dialects are asked for in them
+        # Those of dialects are asked for in them.
+        for word in sorted(word for word in extended_resources(pod) if not ALL.is_resource(word)):
             yield from self._asked_by_resource(pod, word)
 
     def _asked_by_resource(self, pod: Pod, word: str) -> Iterator[AskedClaim]:
@@ -305,8 +310,8 @@ class DeviceClaims:
             return None
         where = f"{asked.source} of {subject(pod.metadata)}"
         request = dra.request_of_claim(asked.spec, where, self.is_gpu_class)
-        model = self._model_of(asked.spec) if request is not None else ""
-        return replace(request, model=model) if request is not None and model else request
+        named = self._named_by(asked.spec) if request is not None else None
+        return replace(request, model=named.model, slices=named.slices) if request and named and any(named) else request
 
     def _has_gpus(self, asked: AskedClaim) -> bool:
         return asked.claim is not None and bool(dra.allocated(asked.claim, self.drivers))
@@ -318,15 +323,15 @@ class DeviceClaims:
         waiting = [each.spec for each in self.gpu_claims_of(pod) if each.spec is not None and not each.is_allocated]
         if len(waiting) > 1 and any(spec.devices.constraints for spec in waiting):
             return False  # one request for all of them cannot say which of the GPUs belong together
-        return all(self._model_of(spec) is not None for spec in waiting)
+        return all(self._named_by(spec) is not None for spec in waiting)
 
     def _allocations_of(self, pod: Pod) -> Iterator[Allocation]:
         for each in self.asked_by(pod):
             if each.claim is not None and each.claim.status.allocation is not None:
                 yield each.claim.status.allocation
 
-    def _model_of(self, spec: ResourceClaimSpec) -> str | None:
-        return model_of(spec, self.is_gpu_class, self.classes.store.get, self.drivers)
+    def _named_by(self, spec: ResourceClaimSpec) -> NamedGpus | None:
+        return gpus_named_by(spec, self.is_gpu_class, self.classes.store.get, self.drivers)
 
     def is_gpu_class(self, name: str) -> bool:
         """Also of a driver whose devices are not counted: its GPU would be promised beside ours."""

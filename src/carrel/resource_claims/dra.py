@@ -15,11 +15,12 @@
 Any scheduler may allocate. What it writes passes only if the Leases of the GPUs could be taken (the webhook's gate).
 The holder of the share is the claim, and not its pods. Quantities may have any unit, and are rounded up to whole MiB.
 
-Selectors are written in CEL, which the scheduler evaluates and Carrel does not. Three conditions are understood, alone
+Selectors are written in CEL, which the scheduler evaluates and Carrel does not. Four conditions are understood, alone
 or joined by `&&`:
 
     device.driver == 'gpu.carrel.dev'
-    device.attributes['gpu.nvidia.com'].type == 'gpu'        in NVIDIA's own DeviceClass: no MIG slice
+    device.attributes['gpu.nvidia.com'].type == 'gpu'        in NVIDIA's own DeviceClass: no MIG slice; or `mig`
+    device.attributes['gpu.nvidia.com'].profile == '1g.10gb' of a MIG slice
     device.attributes['gpu.carrel.dev'].model == 'NVIDIA-A100-SXM4-80GB'
 
 Of other drivers than those whose devices are counted, none is. A claim that says more, or has a `config` for its driver
@@ -32,7 +33,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import NAMESPACE_OID, uuid5
 
 from carrel.dialects.interface import Dialect, Reading
@@ -42,7 +43,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.gpus import MiB
-from carrel.ledger.requests import WHOLE, Amount, Memory, Request, Topology, TopologyMode
+from carrel.ledger.requests import ANY_SLICE, WHOLE, Amount, Memory, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, HolderKind
 from carrel.parsing.time import seconds
 from carrel.resource_claims.objects import (
@@ -70,8 +71,6 @@ MEMORY = "memory"
 UUID = "uuid"
 PARENT_UUID = "parentUUID"
 """Of a MIG slice, in slices of NVIDIA's driver: the GPU that it is a part of."""
-MIG = "MIG-"
-"""How the UUID of a MIG slice begins."""
 MODEL = "model"
 INDEX = "index"
 ISLAND = "island"
@@ -275,13 +274,23 @@ DIALECT = Dialect(name="dra", words="a ResourceClaim", example="dra.yaml", reque
 
 _QUOTED = r"""(?:'([^'"]+)'|"([^'"]+)")"""
 _OF_DRIVER = re.compile(rf"device\.driver\s*==\s*{_QUOTED}")
-_OF_ATTRIBUTE = re.compile(rf"device\.attributes\[{_QUOTED}\]\.({MODEL}|type)\s*==\s*{_QUOTED}")
+_OF_ATTRIBUTE = re.compile(rf"device\.attributes\[{_QUOTED}\]\.({MODEL}|type|profile)\s*==\s*{_QUOTED}")
 
 
-def models_named(selectors: Iterable[DeviceSelector], drivers: Collection[str]) -> set[str] | None:
-    """The models that the selectors name; None: they say something that is not understood, or ask for devices of other
-    drivers than these."""
+class NamedGpus(NamedTuple):
+    """Which GPUs selectors name."""
+
+    model: str = ""
+    """Empty: any."""
+    slices: str = ""
+    """As in a `Request`: MIG slices of this profile, or of any."""
+
+
+def gpus_named(selectors: Iterable[DeviceSelector], drivers: Collection[str]) -> NamedGpus | None:
+    """What the selectors name; None: they say something that is not understood, name two models or profiles, or ask for
+    devices of other drivers than these."""
     models: set[str] = set()
+    slices: set[str] = set()
     for part in (part.strip() for each in selectors for part in each.cel.expression.split("&&")):
         if found := _OF_DRIVER.fullmatch(part):
             if (found[1] or found[2]) not in drivers:
@@ -299,19 +308,24 @@ def models_named(selectors: Iterable[DeviceSelector], drivers: Collection[str]) 
             return None
         if attribute == MODEL and driver == DRIVER:
             models.add(value)
+        elif attribute == "profile" or (attribute, value) == ("type", "mig"):
+            slices.add(value.replace("+", ".") if attribute == "profile" else ANY_SLICE)
         elif (attribute, value) != ("type", "gpu"):
             return None
-    return models
+    profiles = slices - {ANY_SLICE} or slices
+    if len(models) > 1 or len(profiles) > 1:
+        return None
+    return NamedGpus("".join(models), "".join(profiles))
 
 
-def model_of(
+def gpus_named_by(
     spec: ResourceClaimSpec,
     is_gpu: Callable[[str], bool],
     class_named: Callable[[str], DeviceClass | None],
     drivers: Collection[str],
-) -> str | None:
-    """The one model of the GPUs that a claim asks for; empty: any. None: the claim asks for something that Carrel does
-    not understand. `drivers`: whose devices are counted."""
+) -> NamedGpus | None:
+    """Which GPUs a claim names. None: it asks for something that Carrel does not understand. `drivers`: whose devices
+    are counted."""
     devices = spec.devices
     wanted = [each for request in devices.requests for each in gpus_wanted(request, is_gpu)]
     if (
@@ -320,9 +334,8 @@ def model_of(
         or not all(_is_met(each, spec) for each in devices.constraints)
     ):
         return None
-    by_request = [_models_of(each, class_named, drivers) for each in wanted]
-    models = {"".join(each) if each is not None and len(each) <= 1 else None for each in by_request}
-    return models.pop() if len(models) == 1 else None
+    named = {_named_by(each, class_named, drivers) for each in wanted}
+    return named.pop() if len(named) == 1 else None
 
 
 def _is_met(constraint: DeviceConstraint, spec: ResourceClaimSpec) -> bool:
@@ -336,10 +349,10 @@ def _is_met(constraint: DeviceConstraint, spec: ResourceClaimSpec) -> bool:
     return applies_to_all and (len(requests) > 1 or any(each is not None and each.count > 1 for each in exact))
 
 
-def _models_of(
+def _named_by(
     wanted: DeviceAlternative, class_named: Callable[[str], DeviceClass | None], drivers: Collection[str]
-) -> set[str] | None:
+) -> NamedGpus | None:
     found = class_named(wanted.device_class_name)
     if found is None or found.spec.config or wanted.allocation_mode == ALL_DEVICES:
         return None
-    return models_named([*found.spec.selectors, *wanted.selectors], drivers)
+    return gpus_named([*found.spec.selectors, *wanted.selectors], drivers)

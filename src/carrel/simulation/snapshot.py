@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from carrel.ids import NO_NODE, NO_PERSON, GpuUuid, NodeName, PersonId, PodUid
-from carrel.ledger.gpus import Gpu, MiB, Node, place_name
+from carrel.ledger.gpus import Gpu, MiB, MigSlice, Node, physical_index, place_name
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import (
     ANY_GPU,
@@ -53,6 +53,7 @@ IdleTime = Annotated[float, msgspec.Meta(ge=0, le=CENTURY_H)]
 PastHour = Annotated[int, msgspec.Meta(ge=-FOUR_WEEKS_H, le=-1)]
 GpuHours = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
 """Within one hour."""
+Profile = Annotated[str, msgspec.Meta(max_length=64)]
 Policy = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(each.value for each in GpuPolicy)})$")]
 Mode = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(each.value for each in TopologyMode)})$")]
 
@@ -68,6 +69,10 @@ class SavedGpu(SavedPart):
     island: str = ""
     bandwidth_gbps: Size = msgspec.field(name="bandwidthGBps", default=0)
     usable: bool = True
+    profile: Profile = ""
+    """Of a MIG slice; empty: it is a physical GPU."""
+    as_gpu: bool = False
+    """Its node advertises the slice as a GPU."""
 
 
 class SavedNode(SavedPart):
@@ -101,6 +106,8 @@ class SavedRequest(SavedPart):
     min_bandwidth_gbps: Size = msgspec.field(name="minBandwidthGBps", default=0)
     node_set: str = ""
     """Empty: it may run on every node."""
+    slices: Profile = ""
+    """The profile of MIG slices, or `any`; empty: GPUs."""
 
 
 class SavedPod(SavedPart):
@@ -202,6 +209,8 @@ def _saved_node(node: Node, machine: MachineRoom | None) -> SavedNode:
             gpu.island,
             min(gpu.bandwidth_gbps, MOST),
             not (gpu.unusable or node.unusable),
+            gpu.slice.profile if gpu.slice else "",
+            gpu.slice is not None and gpu.slice.is_gpu,
         )
         for gpu in node.gpus
     ]
@@ -239,6 +248,7 @@ def _saved_request(request: Request) -> SavedRequest:
         request.topology.mode.value,
         min(request.topology.min_bandwidth_gbps, MOST),
         next((name for name, _ in request.node_labels), ""),
+        request.slices,
     )
 
 
@@ -324,10 +334,16 @@ def _node(node: SavedNode, labels: Mapping[str, str]) -> Node:
             gpu.island,
             gpu.bandwidth_gbps,
             "" if gpu.usable else NOT_IN_USE,
+            slice=_slice(gpu, node.name) if gpu.profile else None,
         )
         for gpu in node.gpus
     )
     return Node(node.name, gpus, labels)
+
+
+def _slice(gpu: SavedGpu, node: NodeName) -> MigSlice:
+    parent = physical_index(gpu.index)
+    return MigSlice(gpu.profile, place_name(node, parent), parent, MiB(0), gpu.as_gpu)
 
 
 def _past_use(saved: SavedSnapshot, source: str) -> Iterator[PastUse]:
@@ -415,6 +431,7 @@ class _Pods:
             request.prefer_ids,
             Topology(TopologyMode(request.topology), request.min_bandwidth_gbps),
             frozenset({(request.node_set, "")} if request.node_set else ()),
+            slices=request.slices,
         )
 
     def _amount(self, request: SavedRequest, where: str) -> Amount:

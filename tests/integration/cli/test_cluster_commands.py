@@ -21,13 +21,14 @@ from carrel.dialects.options import DialectOptions, Unit
 from carrel.dialects.seal import Seal
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import TierPolicy
 from carrel.parsing.time import instant, local
 from kubernetes_in_memory.http_server import serve
 from tests.kit.carrel_command import Result, carrel, carrel_process
 from tests.kit.eventually import LIMIT_S, eventually
-from tests.kit.gpus import N1, a_node
+from tests.kit.gpus import N1, a_node, divided_gpu
 from tests.kit.lab import Lab, a_lab
 
 LOST = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-11-16T11:00:00Z"}
@@ -306,6 +307,25 @@ async def test_inspect_prints_the_table_that_gpushares_plugin_prints() -> None:
     assert json.loads(data.out)["nodes"][0]["devs"][0]["pods"] == [
         {"name": "tenant", "namespace": "lab", "usedGPU": 12000}
     ]
+
+
+async def test_inspect_release_and_why_name_a_mig_slice_by_its_gpu_and_its_number() -> None:
+    divided = Node(N1, divided_gpu(profiles=("1g.10gb", "3g.40gb")))
+    async with a_lab([divided], in_real_time=True) as lab, serve(lab.api) as served:
+        async with lab.replica() as replica:
+            await replica.bind(await lab.pod("student", limits={"nvidia.com/mig-3g.40gb": "1"}), "n1")
+        await lab.pod("late", limits={"nvidia.com/mig-3g.40gb": "1"})
+        server = ("--server", served.url)
+        said, details = await carrel("inspect", *server), await carrel("inspect", "-d", *server)
+        why, gpus = await carrel("why", "pod/late", "-n", "lab", *server), await carrel("gpus", *server)
+        plan = await carrel("release", "n1/0:1", "--dry-run", *server)
+
+    assert said.out.splitlines()[1].split() == ["n1", "0:0=0/10240", "0:1=40960/40960", "40960/51200"]
+    assert "NAME     NAMESPACE  GPU0:0(Allocated)  GPU0:1(Allocated)" in details.out.splitlines()
+    assert why.out.startswith("n1 has no room for 1 MIG slice 3g.40gb: none of its 2 GPUs would do\n")
+    assert "MIG slice 0:1 of n1 (NVIDIA-A100-SXM4-80GB-MIG-3g.40gb): lab/student" in why.out
+    assert [line.split()[:2] for line in gpus.out.splitlines()[1:3]] == [["n1", "0:0"], ["n1", "0:1"]]
+    assert "0:1" in plan.out + plan.err and "lab/student" in plan.out + plan.err
 
 
 async def test_the_commands_write_nothing() -> None:

@@ -83,7 +83,7 @@ EXPECTED: Mapping[str, Placed | Refused | Waits] = {
     "kai-pod-group.yaml": Placed(1, Fraction(1, 4), annotations={"received-resource-type": "Fraction"}),
     "notebook.yaml": Placed(1, WHOLE, made_by=HUB),
     "nvidia-model.yaml": Placed(1, WHOLE, A6000, {"carrel.dev/devices": GPU}),
-    "refused-mig.yaml": Refused("asks for nvidia.com/mig-1g.5gb: Carrel does not manage MIG slices"),
+    "mig-slice.yaml": Waits("This cluster has no MIG slice 1g.10gb"),
     "refused-two-dialects.yaml": Refused("in 2 ways: nvidia.com/gpu and gpu-fraction or gpu-memory"),
     "waits-too-large.yaml": Waits("No node has 16 GPUs"),
 }

@@ -79,3 +79,16 @@ def test_the_models_that_could_be_meant_are_listed() -> None:
         "“a100” may be NVIDIA-A100-PCIE-40GB or NVIDIA-A100-SXM4-80GB; give the full name."
     )
     assert str(model_named("h100", [])) == "There is no model “h100”. There are: none."
+
+
+@pytest.mark.parametrize(
+    ("word", "model"),
+    [
+        pytest.param("a100", "NVIDIA-A100-SXM4-80GB", id="a GPU, not its slices"),
+        pytest.param("mig-1g.10gb", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", id="a slice"),
+        pytest.param("h100", "NVIDIA-H100-MIG-1g.12gb", id="slices, where all are divided"),
+    ],
+)
+def test_who_does_not_say_mig_means_a_gpu_that_is_not_divided(word: str, model: str) -> None:
+    slices = ["NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "NVIDIA-A100-SXM4-80GB-MIG-2g.20gb", "NVIDIA-H100-MIG-1g.12gb"]
+    assert model_named(word, ["NVIDIA-A100-SXM4-80GB", *slices]) == model

@@ -103,6 +103,13 @@ def test_hours_are_cut_where_they_end_and_tiers_where_they_change() -> None:
     }
 
 
+def test_a_mig_slice_counts_as_its_part_of_a_gpu() -> None:
+    counter = a_counter()
+    look_every(counter, 10, replace(ADA, of=0.125), replace(BOB, part=0.0, of=0.125))
+
+    assert held(all_of(counter, Progress(NOON)))[NOON, "ada@lab.org"] == 75
+
+
 def test_who_was_bound_and_gone_between_two_looks_is_counted_from_and_until_then() -> None:
     counter = a_counter()
     look(counter, NOON + 10 * SECOND, ADA)

@@ -47,6 +47,12 @@ def test_only_what_is_within_the_time_counts_and_a_share_is_its_part() -> None:
     ]
 
 
+def test_a_booked_slice_counts_as_its_part_of_a_gpu() -> None:
+    sources = UsageSources([booked(ADA, MONDAY, 8, gpus=2)], (), parts={A6000: 0.125})
+    (row,) = usage_rows(UsageQuestion(MONDAY, MONDAY + DAY), sources, STOCKHOLM)
+    assert row.booked == 2.0
+
+
 def test_steps_are_days_weeks_and_months_of_the_lab_also_where_the_clock_is_changed() -> None:
     change = datetime(2026, 10, 24, 22, tzinfo=UTC)
     days = times_of(UsageQuestion(change, change + 49 * HOUR, step=Step.DAY), STOCKHOLM)

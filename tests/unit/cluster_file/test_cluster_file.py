@@ -63,3 +63,22 @@ def test_a_malformed_file_is_refused_with_its_line(text: str, complaint: str) ->
         read_cluster(text, "cluster.yaml")
 
     assert complaint in str(refused.value)
+
+
+DIVIDED = """\
+nodes:
+  - name: dgx-1
+    labels: {nvidia.com/mig.strategy: single}
+    gpus: [{count: 2, model: A100, memoryMiB: 81920, perIsland: 2, mig: [1g.10gb, 1g.10gb]}]
+"""
+
+
+def test_gpus_may_be_divided_into_mig_slices() -> None:
+    (node,) = read_cluster(DIVIDED, "cluster.yaml")
+
+    assert [(gpu.label, gpu.model, gpu.memory, gpu.island) for gpu in node.gpus] == [
+        (label, "A100-MIG-1g.10gb", 10240, "") for label in ("0:0", "0:1", "1:0", "1:1")
+    ]
+    assert all(gpu.slice and gpu.slice.is_gpu for gpu in node.gpus)
+    with pytest.raises(Malformed, match=r"gpus\[0\]\.mig"):
+        read_cluster(DIVIDED.replace("1g.10gb]", "large]"), "cluster.yaml")

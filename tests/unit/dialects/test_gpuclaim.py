@@ -11,11 +11,10 @@ from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.ids import GpuUuid, NodeName, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node, total_of
-from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
 from carrel.parsing import Malformed
-from tests.kit.gpus import N1
+from tests.kit.gpus import N1, divided_gpu
 from tests.kit.objects import claim, gpu_node_status
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -70,10 +69,9 @@ def test_a_claim_is_a_request(spec: dict[str, Any], request_: Request) -> None:
     assert gpuclaim.request_of(claim(spec), shared_claims_per_gpu=4) == request_
 
 
-def test_mig_is_refused_with_a_reason() -> None:
-    refusal = gpuclaim.request_of(claim({"devices": {"count": 1, "exclusivity": "MIG"}}), 4)
-    assert isinstance(refusal, Refusal)
-    assert "GpuClaim lab/my-gpu-request asks for MIG slices" in refusal.reason
+def test_a_claim_for_mig_is_for_whole_slices_of_any_profile() -> None:
+    request = gpuclaim.request_of(claim({"devices": {"count": 2, "exclusivity": "MIG"}}), 4)
+    assert request == Request(2, WHOLE, slices="any")
 
 
 @pytest.mark.parametrize(
@@ -241,6 +239,41 @@ def test_carrels_agent_writes_what_carrel_reads() -> None:
     assert gpuclaim.heartbeat_of(gpu_node_status(written)) == datetime(2025, 6, 1, 8, tzinfo=UTC)
 
 
+def test_a_mig_slice_is_written_as_it_is_read() -> None:
+    node = Node(N1, divided_gpu(profiles=("1g.10gb", "1g.10gb.me")))
+    written = gpuclaim.node_status(node, {}, datetime(2025, 6, 1, 8, tzinfo=UTC))
+
+    assert written["status"]["devices"][1] == {
+        "id": 1001,
+        "inUseBy": [],
+        "health": "Healthy",
+        "bandwidthGBps": 0,
+        "uuid": "MIG-n1-0-1",
+        "model": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb.me",
+        "memoryMiB": 10240,
+        "mig": {"profile": "1g.10gb.me", "parent": "GPU-n1-0", "parentId": 0, "parentMemoryMiB": 81920},
+    }
+    assert gpuclaim.node_of(gpu_node_status(written), {}) == node
+
+
+@pytest.mark.parametrize(
+    ("profiles", "labels", "is_gpu"),
+    [
+        pytest.param(["1g.10gb"] * 7, {"nvidia.com/mig.strategy": "single"}, True, id="alike, on a node that says so"),
+        pytest.param(["1g.10gb"] * 7, {"nvidia.com/mig.strategy": "mixed"}, False, id="alike, and offered by profile"),
+        pytest.param(["1g.10gb"] * 7, {}, False, id="alike, and nothing is said"),
+        pytest.param(["3g.40gb", "2g.20gb"], {"nvidia.com/mig.strategy": "single"}, False, id="of two profiles"),
+    ],
+)
+def test_slices_are_advertised_as_gpus_where_their_node_says_so(
+    profiles: list[str], labels: dict[str, str], is_gpu: bool
+) -> None:
+    written = gpuclaim.node_status(Node(N1, divided_gpu(profiles=profiles)), {}, datetime(2025, 6, 1, 8, tzinfo=UTC))
+
+    gpus = gpuclaim.node_of(gpu_node_status(written), labels).gpus
+    assert [gpu.slice.is_gpu for gpu in gpus if gpu.slice] == [is_gpu] * len(profiles)
+
+
 @pytest.mark.parametrize(
     ("devices", "complaint"),
     [
@@ -249,6 +282,14 @@ def test_carrels_agent_writes_what_carrel_reads() -> None:
         pytest.param([{"id": -1}], r"devices\[0\]\.id is -1", id="a negative id"),
         pytest.param([{"id": 0, "memoryMiB": -1}], r"devices\[0\]\.memoryMiB is -1", id="negative memory"),
         pytest.param([{"id": 0, "bandwidthGBps": -1}], r"bandwidthGBps is -1", id="negative bandwidth"),
+        pytest.param([{"id": 0, "mig": {}}], r"mig\.profile is ''", id="a slice without a profile"),
+        pytest.param([{"id": 0, "mig": {"profile": "1g"}}], r"mig\.profile is '1g'", id="a profile without memory"),
+        pytest.param([{"id": 0, "mig": {"profile": "1g.5gb"}}], r"mig\.parent is ''", id="a slice of no GPU"),
+        pytest.param(
+            [{"id": 0, "mig": {"profile": "1g.5gb", "parent": "GPU-a", "parentId": -1}}],
+            r"mig is \(-1, 0\)",
+            id="a slice of a GPU with a negative id",
+        ),
     ],
 )
 def test_a_malformed_node_status_is_named(devices: list[dict[str, Any]], complaint: str) -> None:

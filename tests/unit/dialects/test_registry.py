@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import carrel, gpuclaim, gpushare, hami, kai, nvidia
+from carrel.dialects import carrel, gpuclaim, gpushare, hami, kai, mig, nvidia
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import Dialect, PodRequest
 from carrel.dialects.options import DialectOptions, Unit
@@ -19,6 +19,7 @@ from tests.kit.objects import claim, init_container, pod, pod_from
 
 SPELLINGS: dict[Dialect, dict[str, Any]] = {
     nvidia.DIALECT: {"limits": [{"nvidia.com/gpu": "1"}]},
+    mig.DIALECT: {"limits": [{"nvidia.com/mig-1g.10gb": "2"}]},
     gpushare.DIALECT: {"limits": [{"aliyun.com/gpu-mem": "8138"}]},
     gpuclaim.DIALECT: {"annotations": {"gpu.scheduling/claim": "my-gpu-request"}},
     kai.DIALECT: {"annotations": {"gpu-fraction": "0.5"}},
@@ -27,6 +28,7 @@ SPELLINGS: dict[Dialect, dict[str, Any]] = {
 }
 WORDS = {
     nvidia.DIALECT: "nvidia.com/gpu",
+    mig.DIALECT: "nvidia.com/mig-<profile>",
     gpushare.DIALECT: "aliyun.com/gpu-mem",
     gpuclaim.DIALECT: "gpu.scheduling/claim",
     kai.DIALECT: "gpu-fraction",
@@ -35,6 +37,7 @@ WORDS = {
 }
 REQUESTS = {
     nvidia.DIALECT: Request(1, WHOLE),
+    mig.DIALECT: Request(2, WHOLE, slices="1g.10gb"),
     gpushare.DIALECT: Request(1, Memory(MiB(8138))),
     gpuclaim.DIALECT: Request(2, WHOLE),
     kai.DIALECT: Request(1, Portion(Fraction(1, 2))),
@@ -95,7 +98,7 @@ def test_all_dialects_on_one_pod_are_refused_by_name() -> None:
         pytest.param({}, id="an ordinary pod"),
         pytest.param({"limits": [{"cpu": "1", "memory": "1Gi"}]}, id="CPU and memory"),
         pytest.param({"limits": [{"nvidia.com/gpu": "0", "aliyun.com/gpu-mem": "0"}]}, id="zero of both resources"),
-        pytest.param({"limits": [{"nvidia.com/mig-1g.5gb": "1"}]}, id="a MIG slice of NVIDIA's own plugin"),
+        pytest.param({"limits": [{"nvidia.com/mig-1g.5gb": "0"}]}, id="zero MIG slices"),
         pytest.param({"annotations": {"carrel.dev/gpu-model": "T4"}}, id="a model without GPUs"),
         pytest.param({"annotations": {"pod-group-name": "pg-1"}}, id="a gang without GPUs"),
         pytest.param({"limits": []}, id="no containers"),
@@ -190,8 +193,8 @@ def test_a_claim_that_does_not_exist_is_a_refusal_that_says_where_it_was_looked_
 
 
 def test_a_refusal_of_a_dialect_is_passed_on() -> None:
-    mig = claims({"devices": {"count": 1, "exclusivity": "MIG"}})
-    assert isinstance(request_of(pod(**SPELLINGS[gpuclaim.DIALECT]), mig), Refusal)
+    with_limit = pod(annotations={"gpu.scheduling/claim": "my-gpu-request"}, limits=[{"nvidia.com/gpu": "3"}])
+    assert isinstance(request_of(with_limit, claims()), Refusal)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +214,38 @@ def test_a_refusal_of_a_dialect_is_passed_on() -> None:
 def test_what_cannot_be_understood_is_malformed(asking: dict[str, Any]) -> None:
     with pytest.raises(Malformed, match="pod lab/train"):
         request_of(pod(**asking), claims())
+
+
+# --- MIG slices ---
+
+SLICE = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "request_"),
+    [
+        pytest.param({"limits": [{"nvidia.com/gpu": "1"}]}, Request(1, WHOLE, SLICE), id="only where slices are GPUs"),
+        pytest.param(
+            {"annotations": {"carrel.dev/gpu-count": "1"}}, Request(1, WHOLE, SLICE, slices="any"), id="a whole slice"
+        ),
+        pytest.param(
+            {"annotations": {"gpu-fraction": "0.5"}},
+            Request(1, Portion(Fraction(1, 2)), SLICE, slices="any"),
+            id="a part of a slice",
+        ),
+    ],
+)
+def test_a_slice_is_asked_for_by_its_model_in_every_dialect(spelling: dict[str, Any], request_: Request) -> None:
+    asked = request_of(pod(**merged(spelling, {"annotations": {"carrel.dev/gpu-model": SLICE}})), claims())
+    assert isinstance(asked, PodRequest)
+    assert asked.request == request_
+
+
+def test_parts_of_several_slices_are_refused() -> None:
+    words = {"carrel.dev/gpu-count": "2", "carrel.dev/gpu-memory-mib": "4096", "carrel.dev/gpu-model": SLICE}
+    refusal = request_of(pod(annotations=words), claims())
+    assert isinstance(refusal, Refusal)
+    assert "asks for a part of 2 MIG slices, which no program can use as one" in refusal.reason
 
 
 # --- the model -------------------------------------------------------------------------------------------------------

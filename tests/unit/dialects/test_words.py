@@ -35,6 +35,7 @@ def test_the_phases_of_a_claim() -> None:
 def test_a_dialect_is_named_by_the_words_a_user_wrote() -> None:
     assert [dialect.words for dialect in DIALECTS] == [
         "nvidia.com/gpu",
+        "nvidia.com/mig-<profile>",
         "aliyun.com/gpu-mem",
         "gpu.scheduling/claim",
         "gpu-fraction or gpu-memory",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import carrel, kai, kai_reservation, nvidia, protected_keys, visible_devices
+from carrel.dialects import carrel, kai, kai_reservation, mig, nvidia, protected_keys, visible_devices
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import LONGEST_GRACE_S, SCHEDULER
@@ -74,7 +74,7 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change() -> None:
         carrel.BOOKING,  # as a scheduling gate
         *ALL.resources,
         f"{CLASS_RESOURCE}{dra.DRIVER}",
-        f"{nvidia.MIG_PREFIX}*",
+        f"{mig.PREFIX}*",
     }
     assert webhook()["failurePolicy"] == "Fail"
 
@@ -205,7 +205,7 @@ def test_the_policy_protects_every_key_that_only_carrel_may_write() -> None:
 def test_the_policy_for_gpu_pods_knows_every_way_of_asking() -> None:
     spec = policy("carrel-gpu-pods")
 
-    assert words_of(named(spec["variables"], "asked")) - {"0"} == {*ASKING_ANNOTATIONS, *ALL.by_resource}
+    assert words_of(named(spec["variables"], "asked")) - {"0"} == {*ASKING_ANNOTATIONS, *ALL.by_resource, *ALL.prefixes}
     assert words_of(named(spec["matchConditions"], "goes-elsewhere")) == {SCHEDULER}
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from carrel.resource_claims.dra import model_of
+from carrel.resource_claims.dra import NamedGpus, gpus_named_by
 from carrel.resource_claims.objects import DeviceClass, ResourceClaimSpec
 
 OURS, A100 = "device.driver == 'gpu.carrel.dev'", "device.attributes['gpu.carrel.dev'].model == 'A100'"
@@ -14,7 +14,7 @@ BOTH = ("gpu.carrel.dev", "gpu.nvidia.com")
 CONFIG = ({"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}},)
 
 
-def understood(
+def named(
     *expressions: str,
     of_class: str = OURS,
     constraints: tuple[dict[str, object], ...] = (),
@@ -22,13 +22,19 @@ def understood(
     config: tuple[object, ...] = (),
     config_of_class: tuple[object, ...] = (),
     **exactly: object,
-) -> str | None:
+) -> NamedGpus | None:
     selectors = [{"cel": {"expression": each}} for each in expressions]
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpus", "selectors": selectors, **exactly}}
     body = {"devices": {"requests": [request], "constraints": list(constraints), "config": config}}
     spec = {"selectors": [{"cel": {"expression": of_class}}], "config": config_of_class}
     found = msgspec.convert({"metadata": {"name": "gpus"}, "spec": spec}, DeviceClass)
-    return model_of(msgspec.convert(body, ResourceClaimSpec), lambda name: True, lambda name: found, drivers)
+    return gpus_named_by(msgspec.convert(body, ResourceClaimSpec), lambda name: True, lambda name: found, drivers)
+
+
+def understood(*expressions: str, **more: object) -> str | None:
+    """The model."""
+    found = named(*expressions, **more)  # type: ignore[arg-type] # passed through
+    return found.model if found is not None else None
 
 
 @pytest.mark.parametrize(
@@ -59,9 +65,26 @@ def test_devices_of_a_driver_that_is_not_counted_are_left_to_the_scheduler(of_cl
     assert understood(of_class=of_class, drivers=("gpu.carrel.dev",)) is None
 
 
+PROFILE = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"
+
+
+@pytest.mark.parametrize(
+    ("expressions", "slices"),
+    [
+        pytest.param((), "any", id="of any profile"),
+        pytest.param((PROFILE,), "1g.10gb", id="of a profile"),
+        pytest.param((PROFILE.replace("10gb", "10gb+me"),), "1g.10gb.me", id="of one with a plus"),
+        pytest.param((PROFILE, PROFILE.replace("1g.10gb", "2g.20gb")), None, id="of two profiles at once"),
+    ],
+)
+def test_mig_slices_of_nvidias_driver_are_understood(expressions: tuple[str, ...], slices: str | None) -> None:
+    of_class = NVIDIAS.replace('"gpu" ', '"mig" ')
+    assert named(*expressions, of_class=of_class) == (NamedGpus(slices=slices) if slices else None)
+
+
 @pytest.mark.parametrize("whose", ["config", "config_of_class"])
 def test_a_config_for_the_driver_is_left_to_the_scheduler(whose: str) -> None:
-    assert understood(**{whose: CONFIG}) is None  # type: ignore[arg-type] # one of these two
+    assert understood(**{whose: CONFIG}) is None
 
 
 ISLAND = {"matchAttribute": "gpu.carrel.dev/island"}

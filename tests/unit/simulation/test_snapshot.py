@@ -12,7 +12,7 @@ from carrel.cli.simulation_comparison import added_gpus, with_more
 from carrel.cli.simulation_files import read_snapshot
 from carrel.configuration.schema import BookingRules
 from carrel.ids import GpuUuid, NodeName, PersonId, PodUid
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import Gpu, MiB, MigSlice, Node, place_name
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import (
     WHOLE,
@@ -106,6 +106,22 @@ def test_a_snapshot_is_read_as_it_was_written() -> None:
 
     assert cluster == CLUSTER
     assert (workload.pods, workload.wishes, workload.past_use) == (PODS, (BOOKED,), (USED,))
+
+
+def test_mig_slices_and_who_asks_for_them_are_read_as_they_were_written() -> None:
+    gpus = (slice_of("any", 1000), slice_of("1g.10gb", 1010, is_gpu=True))
+    cluster = SimulatedCluster((Node(NodeName("node-1"), gpus),))
+    pods = (SimulatedPod(PodUid("pod-1"), Request(1, WHOLE, slices="1g.10gb")),)
+    document = json.loads(json.dumps(snapshot.written(cluster, Trace(pods), TAKEN)))
+
+    found, workload = snapshot.read(document, "lab.json")
+    assert (found.nodes, workload.pods) == (cluster.nodes, pods)
+
+
+def slice_of(profile: str, index: int, *, is_gpu: bool = False) -> Gpu:
+    node, parent = NodeName("node-1"), (index - 1000) // 10
+    part = MigSlice(profile, place_name(node, parent), parent, MiB(0), is_gpu)
+    return Gpu(place_name(node, index), node, index, A100, MiB(9728), slice=part)
 
 
 def test_the_run_begins_when_the_snapshot_was_taken_and_people_go_on_booking() -> None:

@@ -5,6 +5,7 @@
     outline   health: solid is healthy, dashed takes no new pods; a double line is kept for a booked pod
     mark      use, of a GPU that is held: a triangle is active, two bars are idle, a question mark is unknown
     bracket   GPUs of one NVLink island
+    box       a GPU that is divided into MIG slices, which stand inside it
 
 Pure: GPUs with their holders in, view models and markup out. Colours only repeat what the patterns show.
 """
@@ -21,7 +22,7 @@ from carrel.bookings.capacity import is_unheld
 from carrel.bookings.maintenance import Maintenance
 from carrel.ids import HolderId, NodeName
 from carrel.ledger.gpu_activity import GpuActivity
-from carrel.ledger.gpus import Gpu, Node, memory_text
+from carrel.ledger.gpus import Gpu, Node, memory_text, named
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.shares import Share, ShareState
 from carrel.ledger.tiers import Tier
@@ -145,7 +146,7 @@ class GpuOnMap:
         """Everything that the picture shows, as text."""
         held = ", ".join(each.description for each in self.shares)
         parts = [
-            f"GPU {self.gpu.index} of {self.gpu.node}, {wording.model(self.gpu.model)}",
+            f"{self.gpu}, {wording.model(self.gpu.model)}",
             f"{memory_text(self.free)} of {memory_text(self.gpu.memory)} free",
             f"held by {held}" if held else "not held",
         ]
@@ -154,6 +155,23 @@ class GpuOnMap:
         parts += [f"takes no new pods: {self.gpu.unusable}"] if self.gpu.unusable else []
         parts += [self.maintenance] if self.maintenance else []
         return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuGroup:
+    """Neighbouring GPUs of a node that belong together."""
+
+    gpus: tuple[GpuOnMap, ...]
+    island: str = ""
+    """Their NVLink island; empty: they have no links."""
+    divided: str = ""
+    """The GPU that they are slices of; empty: they are physical GPUs."""
+
+    @property
+    def title(self) -> str:
+        if self.divided:
+            return f"{self.divided}, divided into MIG slices"
+        return f"NVLink island {self.island}" if self.island else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +192,14 @@ class NodeOnMap:
         return sorted({each.gpu.model for each in self.gpus})
 
     @property
-    def islands(self) -> Sequence[tuple[str, Sequence[GpuOnMap]]]:
-        """Neighbouring GPUs of one island. The name is empty where there is no NVLink."""
-        return [(island, tuple(gpus)) for island, gpus in groupby(self.gpus, key=lambda each: each.gpu.island)]
+    def groups(self) -> Sequence[GpuGroup]:
+        """Neighbours by island, and slices by the GPU that they are a part of."""
+        return [GpuGroup(tuple(gpus), *key) for key, gpus in groupby(self.gpus, key=_belongs_to)]
+
+
+def _belongs_to(shown: GpuOnMap) -> tuple[str, str]:
+    part = shown.gpu.slice
+    return shown.gpu.island, named(part.parent_index) if part else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def named_gpus(cluster: ClusterView) -> Mapping[GpuUuid, str]:
         node = cluster.ledger.node(name)
         for gpu in (entry.gpu for entry in cluster.entries(name)):
             is_out = bool(gpu.unusable or (node and node.out_of_use))
-            found[gpu.uuid] = f"{gpu.node} · {gpu.index}{' (out of use)' if is_out else ''}"
+            found[gpu.uuid] = f"{gpu.node} · {gpu.label}{' (out of use)' if is_out else ''}"
     return found
 
 

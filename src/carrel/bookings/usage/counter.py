@@ -52,6 +52,8 @@ class HeldPart:
     part: float = 1.0
     since: datetime | None = None
     """When it was bound; None: nobody says."""
+    of: float = 1.0
+    """How much of a physical GPU the GPU is: a MIG slice counts for so many GPU hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,14 +395,14 @@ class _Adding:
 
     def hold(self, gpu: GpuUuid, model: str, holding: HeldPart, start: datetime, end: datetime) -> None:
         for hour, seconds in self._hours(start, end):
-            self._add(hour, gpu, model, holding, UsageAmount(seconds * holding.part))
+            self._add(hour, gpu, model, holding, UsageAmount(seconds * holding.part * holding.of))
 
     def use(
         self, gpu: GpuUuid, model: str, holding: HeldPart, start: datetime, end: datetime, known: float, active: float
     ) -> None:
         length = (end - start).total_seconds()
         for hour, seconds in self._hours(start, end):
-            part = seconds / length * holding.part
+            part = seconds / length * holding.part * holding.of
             self._add(hour, gpu, model, holding, UsageAmount(0.0, known * part, active * part))
 
     def _add(self, hour: datetime, gpu: GpuUuid, model: str, holding: HeldPart, amount: UsageAmount) -> None:

@@ -6,7 +6,7 @@ of a person, and not of the group whose booking covered them: a row of a group h
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from enum import Enum
 from typing import NamedTuple
@@ -116,6 +116,8 @@ class UsageSources:
     bookings: Iterable[BookedTime] | None
     sums: Iterable[UsageSum] | None
     shares_per_gpu: int = 1
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Model → how much of a physical GPU one is. Without an entry: all of it."""
 
 
 class _Key(NamedTuple):
@@ -177,7 +179,7 @@ def _booked(
     starts, ends = [start.timestamp() for start, _ in times], [end.timestamp() for _, end in times]
     is_named = question.by is RowsBy.PERSON
     for booking in sources.bookings:
-        gpus = booked_gpus(booking, sources.shares_per_gpu)
+        gpus = booked_gpus(booking, sources.shares_per_gpu) * sources.parts.get(booking.model, 1.0)
         person, group = (booking.user, booking.group) if is_named else ("", "")
         start, end = max(booking.start_s, starts[0]), min(booking.ends_s, ends[-1])
         step = bisect_right(starts, start) - 1

@@ -1,6 +1,7 @@
 """Looks at the cluster for the usage counter: who holds which GPU, and what the GPUs are used for."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from carrel.bookings.usage.counter import GpuLook, HeldPart
@@ -57,10 +58,10 @@ class ClusterLooks:
         part = entry.held(share) / entry.gpu.memory
         pod = self._carrel.holders.pod_of(uid) or self._carrel.gone_holders.get(uid)
         if pod is None:
-            return HeldPart(uid, part=part)
-        otherwise = HeldPart(uid, part=part)
-        return self._carrel.isolation.ask("usage", pod, lambda pod: self._known(uid, part, pod), otherwise)
+            return HeldPart(uid, part=part, of=entry.gpu.part)
+        otherwise = HeldPart(uid, part=part, of=entry.gpu.part)
+        return self._carrel.isolation.ask("usage", pod, lambda pod: self._known(otherwise, pod), otherwise)
 
-    def _known(self, uid: HolderId, part: float, pod: Pod) -> HeldPart:
+    def _known(self, holding: HeldPart, pod: Pod) -> HeldPart:
         tier = self._carrel.covered_pods.tier(pod)
-        return HeldPart(uid, person_of(pod), tier, part, bound_at(pod))
+        return replace(holding, person=person_of(pod), tier=tier, since=bound_at(pod))

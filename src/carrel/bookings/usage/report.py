@@ -20,6 +20,7 @@ async def read_usages(
     """Return the same for several questions about one time. The bookings are read once: a year has thousands."""
     about = [question.about(person) for question in questions]
     bookings = await _booked(service, questions[0], person.email if all(about) else None)
+    parts = {name: model.part for name, model in service.queries.inventory.stock().items()}
     answers = []
     for question, whose in zip(questions, about, strict=True):
         sums = None
@@ -28,7 +29,7 @@ async def read_usages(
         theirs = bookings
         if bookings is not None and whose is not None:
             theirs = [booking for booking in bookings if booking.user == whose]
-        sources = UsageSources(theirs, sums, service.queries.rules.shares_per_gpu)
+        sources = UsageSources(theirs, sums, service.queries.rules.shares_per_gpu, parts)
         answers.append(usage_rows(question, sources, service.lab_zone))
     return answers
 

@@ -8,7 +8,7 @@ from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.cluster.invariants import TOLERATED, Invariant, observe, violations
 from carrel.cluster.record.silent_agents import why_silent
 from carrel.configuration.gpu_memory import Limits
-from carrel.dialects import gpuclaim, gpushare, nvidia
+from carrel.dialects import gpuclaim, gpushare, mig, nvidia
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim import LIMITS_POSSIBLE
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
@@ -93,7 +93,8 @@ async def kubelets(of: Installation) -> Sequence[Finding]:
 
 
 def _advertised(allocatable: Mapping[str, str]) -> str:
-    names = (nvidia.GPU, gpushare.GPU_COUNT, gpushare.GPU_MEM)
+    slices = sorted(name for name in allocatable if name.startswith(mig.PREFIX))
+    names = (nvidia.GPU, *slices, gpushare.GPU_COUNT, gpushare.GPU_MEM)
     shown = [f"{allocatable[name]} {name}" for name in names if amount(allocatable, name)]
     return f"advertises {', '.join(shown)}" if shown else "advertises nothing, as it should"
 
@@ -107,20 +108,18 @@ def _of_kubelet(
     mode = agent_mode(of, agent)
     advertised = {name: amount(node.status.allocatable, name) for name in (nvidia.GPU, gpushare.GPU_MEM)}
     healthy = sum(1 for gpu in report.status.devices if not gpu.reason)
+    whole = sum(amount(node.status.allocatable, name) for name in node.status.allocatable if mig.is_device(name))
     logs = of.kubectl(f"logs daemonset/carrel-agent; kubectl describe node {node.metadata.name}")
     if mode == "report-only":
         return
     if mode == "coexist":
-        if not advertised[nvidia.GPU]:
+        if not whole:
             text = f"it advertises no {nvidia.GPU}: in coexist mode NVIDIA's plugin must run there"
             yield fail(text, of.with_values("config.nodes.plugin=native") + ", or install NVIDIA's plugin", hop)
         return
-    if healthy and advertised[nvidia.GPU] < healthy:
-        text = (
-            f"it advertises {advertised[nvidia.GPU]} {nvidia.GPU}, and {healthy} GPUs are healthy: "
-            "a plugin is not registered"
-        )
-        yield (warn if advertised[nvidia.GPU] else fail)(text, logs, hop)
+    if healthy and whole < healthy:
+        text = f"it advertises {whole} {nvidia.GPU}, and {healthy} GPUs are healthy: a plugin is not registered"
+        yield (warn if whole else fail)(text, logs, hop)
     is_given = report.status.memory_resource and gpushare.GPU_MEM not in report.status.message
     if is_given and not advertised[gpushare.GPU_MEM]:
         yield fail(f"it advertises no {gpushare.GPU_MEM}, which the agent gives it", logs, hop)

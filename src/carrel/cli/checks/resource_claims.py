@@ -7,6 +7,7 @@ from typing import Any
 from carrel import manifests
 from carrel.cli.checks.components import ComponentPod, agent_mode, component_pods
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
+from carrel.dialects import mig
 from carrel.dialects.cdi import why_no_cdi
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.cluster import EVERYTHING, NotFound
@@ -137,7 +138,7 @@ def _reported(of: Installation, slices: Sequence[ResourceSlice], reports: Sequen
     for each in slices:
         uuids = dra.uuids_in(each)
         nameless = [device.name for device in each.spec.devices if device.name not in {at.device for at in uuids}]
-        unknown = [uuid for uuid in uuids.values() if uuid not in known and not uuid.startswith(dra.MIG)]
+        unknown = [uuid for uuid in uuids.values() if uuid not in known and not uuid.startswith(mig.UUID)]
         hop = f"claims on {each.spec.node_name}"
         if unknown or nameless:
             what = ", ".join((*unknown, *nameless))

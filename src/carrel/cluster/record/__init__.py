@@ -8,6 +8,7 @@ Reading order:
     release            frees GPUs by the word of an admin
 
     gpu_nodes silent_agents    which node a GPU belongs to; whether its agent has reported lately
+    divided_gpus               GPUs that were divided anew while somebody held a part
     unrecorded_pods adoption   pods with GPUs and without a Lease; what kubelets have; records them
     slot_gpus          which GPU is behind a slot, where the kubelet chooses; waits until it has one
     shown_gpus         GPUs and their holders by the numbers that people know

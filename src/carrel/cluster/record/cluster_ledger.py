@@ -15,6 +15,7 @@ from datetime import datetime
 from carrel.cluster.eligible_nodes import ClosedNodes
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.pod_progress import is_ending, slot_of, state_of
+from carrel.cluster.record.divided_gpus import why_divided_anew
 from carrel.cluster.record.gpu_nodes import GpuNodes
 from carrel.cluster.record.known_lease import KnownLease, slots_in_use
 from carrel.cluster.record.silent_agents import why_silent
@@ -27,7 +28,7 @@ from carrel.dialects.kai_reservation import is_reservation
 from carrel.ids import NO_NODE, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
-from carrel.ledger.gpus import Gpu, Node
+from carrel.ledger.gpus import FIRST_SLICE, Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder, Share
@@ -71,6 +72,7 @@ class ClusterLedger:
         self._recorded_on: dict[GpuUuid, set[str]] = {}  # GPU → the Leases that record it: one, if all is well
         # What is about to be written on the Lease of a GPU, by uid.
         self._promised: dict[GpuUuid, dict[HolderId, _Promise]] = {}
+        self._had_slices: set[NodeName] = set()  # the nodes with a Lease of a MIG slice
         self._unrecorded: dict[GpuUuid, dict[HolderId, Share]] = {}  # GPU → uid → what a pod holds without a Lease
         self._held_on: dict[NodeName, Mapping[GpuUuid, dict[HolderId, Share]]] = {}  # the same by node
         self._to_refresh: set[NodeName] = set()
@@ -167,7 +169,9 @@ class ClusterLedger:
         set_aside = ""
         if node.kubelet_chooses:
             in_use = slots_in_use(node, self._leases, self.users_of)
-            node = as_slots(node, in_use, self._kubelets.capacity(name, unrecorded))
+            profiles = {gpu.kind for gpu in node.gpus if gpu.kind}
+            of_slices = {profile: self._kubelets.capacity(name, unrecorded, profile) for profile in profiles}
+            node = as_slots(node, in_use, self._kubelets.capacity(name, unrecorded), of_slices)
         else:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(
@@ -201,7 +205,13 @@ class ClusterLedger:
             return f"Lease {name} still records another GPU, {other}{WHILE_RENUMBERED}"
         if elsewhere:
             return f"it is still recorded on Lease {min(elsewhere)}: its index has changed{WHILE_RENUMBERED}"
-        return self._why_in_use(gpu)
+        may_be_divided_anew = not gpu.may_be and (gpu.slice is not None or gpu.node in self._had_slices)
+        divided = why_divided_anew(gpu, self._leases.get, self._is_reported) if may_be_divided_anew else ""
+        return divided or self._why_in_use(gpu)
+
+    def _is_reported(self, lease: KnownLease) -> bool:
+        reported = self._reported.get(lease.record.node)
+        return reported is not None and any(gpu.uuid == lease.record.gpu for gpu in reported.gpus)
 
     def _why_in_use(self, gpu: Gpu) -> str:
         """Why a GPU may be in use by a pod that has ended as far as the API server knows, or by a ResourceClaim that no
@@ -340,6 +350,8 @@ class ClusterLedger:
     def _set_lease(self, lease: KnownLease) -> None:
         before = self._leases.get(lease.name)
         self._leases[lease.name] = lease
+        if lease.record.index >= FIRST_SLICE:
+            self._had_slices.add(lease.record.node)
         self._unreadable.pop((lease.record.node, lease.record.index), None)
         if before is not None and before.record.gpu != lease.record.gpu:
             self._unrecord(before)

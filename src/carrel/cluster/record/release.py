@@ -17,6 +17,7 @@ from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import NODES, PODS, Resource
+from carrel.ledger.gpus import named
 from carrel.ledger.shares import Holder
 
 COMPONENT = "carrel-release"
@@ -89,7 +90,7 @@ class GpuRelease:
         there = self._state.nodes.store.get(node)
         if there is None:
             return
-        what = ", ".join(f"GPU {each.index} from {each.holder}" for each in held)
+        what = ", ".join(f"{named(each.index)} from {each.holder}" for each in held)
         note = Note(RELEASED, f"{await self._who()} released {what} by hand", WARNING)
         await EventRecorder(self._state.cluster, COMPONENT, lambda: now).record(there, note, resource=NODES)
 

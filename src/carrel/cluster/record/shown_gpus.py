@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from carrel.cluster.record.cluster_ledger import ClusterLedger
+from carrel.dialects import mig
 from carrel.ids import NO_GPU, GpuUuid, HolderId, NodeName
-from carrel.ledger.gpus import Gpu
+from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.shares import Holder, Share
 
@@ -19,12 +20,21 @@ def shown_gpus(cluster_ledger: ClusterLedger, node: NodeName) -> Sequence[GpuEnt
     reported = cluster_ledger.reported(node)
     if reported is None or not cluster_ledger.kubelet_chooses(node):
         return cluster_ledger.ledger.entries(node)
-    held: dict[GpuUuid, dict[HolderId, Share]] = {gpu.uuid: {} for gpu in reported.gpus}
+    found: list[GpuEntry] = []
+    for kind in {gpu.kind for gpu in reported.gpus}:
+        found += _shown_of_kind(cluster_ledger, reported, kind)
+    return sorted(found, key=lambda entry: entry.gpu.index)
+
+
+def _shown_of_kind(cluster_ledger: ClusterLedger, reported: Node, kind: str) -> list[GpuEntry]:
+    """The GPUs, or the MIG slices of one profile: a slot of one kind is never a GPU of another."""
+    node, gpus = reported.name, tuple(gpu for gpu in reported.gpus if gpu.kind == kind)
+    held: dict[GpuUuid, dict[HolderId, Share]] = {gpu.uuid: {} for gpu in gpus}
     kept: dict[GpuUuid, Holder | None] = {}
     unknown: list[tuple[Iterable[Share], Holder | None]] = []
     spare: list[str] = []  # of each free slot, why it cannot be had
-    for slot in cluster_ledger.ledger.entries(node):
-        uuid = _gpu_of(cluster_ledger, slot, reported.gpus, held)
+    for slot in (each for each in cluster_ledger.ledger.entries(node) if each.gpu.kind == kind):
+        uuid = _gpu_of(cluster_ledger, slot, gpus, held)
         if uuid:
             _show(slot.shares.values(), uuid, held)
             kept[uuid] = slot.kept_for
@@ -33,10 +43,11 @@ def shown_gpus(cluster_ledger: ClusterLedger, node: NodeName) -> Sequence[GpuEnt
         else:
             spare.append(slot.gpu.unusable)
     for pod in cluster_ledger.unrecorded(node):
-        for gpu in pod.gpus:
+        for gpu in (each for each in pod.gpus if each.kind == kind):
             _show(pod.shares([gpu]), gpu.uuid, held)
-        unknown += [(pod.shares(reported.gpus[:1]), None)] * (0 if pod.is_known else pod.count)
-    healthy_first = sorted(reported.gpus, key=lambda gpu: bool(gpu.unusable))
+        is_unknown = not pod.is_known and pod.resource == mig.resource_named(kind)
+        unknown += [(pod.shares(gpus[:1]), None)] * (pod.count if is_unknown else 0)
+    healthy_first = sorted(gpus, key=lambda gpu: bool(gpu.unusable))
     idle = [gpu for gpu in healthy_first if not held[gpu.uuid] and gpu.uuid not in kept]
     for (shares, keeper), gpu in zip(unknown, idle, strict=False):
         _show(shares, gpu.uuid, held)
@@ -47,7 +58,7 @@ def shown_gpus(cluster_ledger: ClusterLedger, node: NodeName) -> Sequence[GpuEnt
     closed = dict(zip(left[spare.count("") :], filter(None, spare), strict=False))
     return [
         GpuEntry(replace(gpu, unusable=gpu.unusable or closed.get(gpu.uuid, "")), held[gpu.uuid], kept.get(gpu.uuid))
-        for gpu in reported.gpus
+        for gpu in gpus
     ]
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from carrel.cluster.pod_progress import FINISHED, holder_of
 from carrel.cluster.watches import Watches
-from carrel.dialects import gpushare, kai, nvidia, registry, visible_devices
+from carrel.dialects import gpushare, kai, mig, nvidia, registry, visible_devices
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import is_reservation
@@ -30,7 +30,7 @@ from carrel.dialects.options import DialectOptions
 from carrel.dialects.registry import dialects_of, request_of
 from carrel.ids import GpuUuid, HolderId, NodeName, PodUid
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
-from carrel.kubernetes.objects.pods import resource_asked
+from carrel.kubernetes.objects.pods import extended_resources, resource_asked
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
@@ -56,6 +56,8 @@ class UnrecordedPod:
     """Which; empty: not known."""
     devices: int = 0
     """How many devices it asks the kubelet for, where the kubelet chooses the GPUs."""
+    resource: str = nvidia.GPU
+    """By which resource."""
     memory: Mapping[GpuUuid, MiB] = field(default_factory=dict)
     """UUID → how much of that GPU, where it is not the same of each."""
 
@@ -110,8 +112,9 @@ def unrecorded_pods(
 def _unrecorded(node: Node, pod: Pod, used: frozenset[int], request_of: RequestOf) -> UnrecordedPod | None:
     holder, by_kubelet = holder_of(pod), tuple(gpu for gpu in node.gpus if gpu.index in used)
     devices, counted, asked = 0, 0, None
+    resource = next((word for word in sorted(extended_resources(pod)) if word.startswith(mig.PREFIX)), nvidia.GPU)
     try:
-        devices, counted = resource_asked(pod, nvidia.GPU).total, resource_asked(pod, gpushare.GPU_COUNT).total
+        devices, counted = resource_asked(pod, resource).total, resource_asked(pod, gpushare.GPU_COUNT).total
         asked = None if is_reservation(pod) else request_of(pod)
     except Malformed:
         pass  # what could be read counts
@@ -119,20 +122,20 @@ def _unrecorded(node: Node, pod: Pod, used: frozenset[int], request_of: RequestO
         # What it asks for cannot be read, or is only for the kubelet: what the kubelet gave counts, and what it owes.
         has = by_kubelet or (() if is_reservation(pod) else tuple(_told_by_peers(node, pod)))
         count = len(has) or devices or counted
-        return UnrecordedPod(holder, WHOLE, count, has, devices) if count else None
+        return UnrecordedPod(holder, WHOLE, count, has, devices, resource) if count else None
     request = asked.request
     if by_kubelet:
-        return UnrecordedPod(holder, request.amount, len(by_kubelet), by_kubelet, devices)
+        return UnrecordedPod(holder, request.amount, len(by_kubelet), by_kubelet, devices, resource)
     by_carrel = visible_devices.bound_gpus(pod.metadata.annotations)
     told = tuple(gpu for gpu in node.gpus if gpu.uuid in by_carrel)
     if len(told) == request.gpus:
-        return UnrecordedPod(holder, request.amount, request.gpus, told, devices)
+        return UnrecordedPod(holder, request.amount, request.gpus, told, devices, resource)
     parts = _told_by_peers(node, pod)
     if isinstance(request.amount, Memory) and parts and all(parts.values()):
         memory = _divided(MiB(request.amount.mib * request.gpus), parts)
-        return UnrecordedPod(holder, request.amount, len(parts), tuple(parts), devices, memory)
+        return UnrecordedPod(holder, request.amount, len(parts), tuple(parts), devices, resource, memory)
     has = tuple(parts) if len(parts) == request.gpus else ()
-    return UnrecordedPod(holder, request.amount, request.gpus, has, devices)
+    return UnrecordedPod(holder, request.amount, request.gpus, has, devices, resource)
 
 
 def _told_by_peers(node: Node, pod: Pod) -> dict[Gpu, int]:
@@ -178,14 +181,15 @@ class AllocatableGpus:
     def __init__(self, watches: Watches, dialect_options: DialectOptions) -> None:
         self._watches = watches
         self._dialect_options = dialect_options
-        self._amounts: dict[NodeName, tuple[int, int]] = {}  # node → allocatable GPUs, and all that its kubelet knows
+        # Node → allocatable devices, and all that its kubelet knows, each by resource.
+        self._amounts: dict[NodeName, tuple[Mapping[str, int], Mapping[str, int]]] = {}
         self._pods: dict[NodeName, dict[PodUid, Pod]] = {}  # node → uid → pod that may have GPUs there
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def on_node(self, node: NodeObject) -> bool:
         """Whether its kubelet advertises another number of GPUs than before."""
-        amounts = (_amount(node.status.allocatable), _amount(node.status.capacity))
+        amounts = (_amounts(node.status.allocatable), _amounts(node.status.capacity))
         is_new = self._amounts.get(node.metadata.name) != amounts
         self._amounts[node.metadata.name] = amounts
         return is_new
@@ -245,16 +249,18 @@ class AllocatableGpus:
         """What the pod asks for in a dialect: the GPUs of its ResourceClaims are held by these. Raises `Malformed`."""
         return request_of(pod, self._watches.claim_named, dialect_options=self._dialect_options)
 
-    def capacity(self, node: NodeName, unrecorded: Sequence[UnrecordedPod]) -> KubeletCapacity:
-        """Where the kubelet chooses the GPUs: what it has to give, and what these pods have of it."""
-        allocatable, capacity = self._amounts.get(node, (None, 0))
+    def capacity(self, node: NodeName, unrecorded: Sequence[UnrecordedPod], profile: str = "") -> KubeletCapacity:
+        """Where the kubelet chooses the GPUs: what it has to give, and what these pods have of it. `profile`: of MIG
+        slices."""
+        resource = mig.resource_named(profile)
+        known, theirs = self._amounts.get(node), [pod for pod in unrecorded if pod.resource == resource]
         return KubeletCapacity(
-            allocatable,
-            capacity,
-            tuple(str(pod.holder) for pod in unrecorded),
-            sum(pod.devices for pod in unrecorded),
+            known[0].get(resource, 0) if known is not None else None,
+            known[1].get(resource, 0) if known is not None else 0,
+            tuple(str(pod.holder) for pod in theirs),
+            sum(pod.devices for pod in theirs),
             frozenset(gpu.uuid for pod in unrecorded for gpu in pod.gpus),
-            sum(pod.count for pod in unrecorded if not pod.is_known),
+            sum(pod.count for pod in theirs if not pod.is_known),
         )
 
     def shares(self, node: Node, unrecorded: Iterable[UnrecordedPod]) -> Held:
@@ -267,10 +273,14 @@ class AllocatableGpus:
         return held
 
 
-def _amount(amounts: Mapping[str, str]) -> int:
+def _amounts(amounts: Mapping[str, str]) -> dict[str, int]:
+    return {word: _amount(text, word) for word, text in amounts.items() if mig.is_device(word)}
+
+
+def _amount(text: str, resource: str) -> int:
     """What the kubelet cannot have written counts as nothing."""
     try:
-        return max(0, whole_quantity(amounts.get(nvidia.GPU, "0"), "the Node", nvidia.GPU))
+        return max(0, whole_quantity(text, "the Node", resource))
     except Malformed:
         return 0
 

@@ -27,7 +27,7 @@ from carrel.kubernetes.cluster import Cluster, OutcomeUnknown
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.ledger.gpus import place_name
+from carrel.ledger.gpus import named, place_name
 from carrel.ledger.never import Never
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
@@ -108,7 +108,7 @@ def _gpu(record: LeaseRecord, pod: Pod) -> str:
         return record.reservation.gpu
     # A GPU whose UUID nobody reports is named like a slot; but its pod was told which it is.
     is_slot = record.gpu == place_name(record.node, record.index) and carrel.DEVICES not in pod.metadata.annotations
-    return "a GPU that the kubelet chooses" if is_slot else f"GPU {record.index}"
+    return "a GPU that the kubelet chooses" if is_slot else named(record.index)
 
 
 def _part(lease: KnownLease, uid: HolderId) -> str:

@@ -25,7 +25,7 @@ from carrel.cluster.record.known_lease import KnownLease
 from carrel.cluster.record.slot_gpus import gpu_used_by
 from carrel.cluster.state import ClusterState
 from carrel.cluster.watches import NAMESPACE_OF, SLOT_OF
-from carrel.dialects import carrel, kai_reservation
+from carrel.dialects import carrel, kai_reservation, mig, nvidia
 from carrel.dialects.gpu_lease import lease_name
 from carrel.dialects.kai_reservation import KAI_0_17, SPELLINGS, ReservationSpelling, is_reservation
 from carrel.ids import NO_GPU, NodeName, PodUid
@@ -267,7 +267,12 @@ class ReservationPods:
         record, options = lease.record, self._options
         notes = {carrel.RESERVED_LEASE: lease.name}
         wanted = kai_reservation.ReservationRequest(
-            record.node, kai_reservation.group_of(lease.name), options.image, notes, options.runtime_class()
+            record.node,
+            kai_reservation.group_of(lease.name),
+            options.image,
+            notes,
+            options.runtime_class(),
+            self._resource_of(lease),
         )
         try:
             await self._state.cluster.create(
@@ -276,6 +281,12 @@ class ReservationPods:
         except AlreadyExists:
             return
         log.info("reservation_created lease=%s node=%s", lease.name, record.node)
+
+    def _resource_of(self, lease: KnownLease) -> str:
+        """The resource by which the kubelet gives what the slot stands for."""
+        node = self._cluster_ledger.reported(lease.record.node)
+        there = (gpu for gpu in node.gpus if gpu.index == lease.record.index) if node else iter(())
+        return next(map(mig.resource_of, there), nvidia.GPU)
 
     async def _delete(self, pod: Json) -> None:
         """Only this one, not another of the same name. With its grace period: a container that still runs has its GPU,

@@ -7,7 +7,6 @@ GPUs, the reason is reported, and the next call tries again.
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,23 +16,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import pynvml
 
+from carrel.dialects import mig
 from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpu_usage import NOTHING_KNOWN, GpuSample
-from carrel.ledger.gpus import Gpu, MiB
+from carrel.ledger.gpus import Gpu, MiB, MigSlice, slice_index
 from carrel.node.interfaces import ControlGroup, GpuDetails, MachineState
 from carrel.node.nvidia.limits import read_limits
+from carrel.node.nvidia.mig import NvmlSlice, read_slices
+from carrel.node.nvidia.nvml import MIB, NOT_SUPPORTED, if_supported, product
 from carrel.node.nvidia.questions import DriverSilent, Questions
 
 T = TypeVar("T")
-
-MIB = 1024 * 1024
-
-_NOT_SUPPORTED = (
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_INSUFFICIENT_SIZE,  # the list grew while it was read
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +47,39 @@ class NvmlGpu:
     numa_node: int | None
     processes: int
     trouble: str
-    """Why the GPU cannot be used as a whole. Empty: it can."""
+    """Why the GPU cannot be used. Empty: it can."""
+    slices: tuple[NvmlSlice, ...] | None = None
+    """Its MIG slices; None: MIG is off."""
 
 
 def read_gpu(handle: Any, sysfs: Path) -> NvmlGpu:
     address = _address(pynvml.nvmlDeviceGetPciInfo(handle))
     links, bandwidth = _links(handle)
     name: str = pynvml.nvmlDeviceGetName(handle)
+    slices = read_slices(handle)
     return NvmlGpu(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         model=product(name),
         product_name=name,
         compute_capability=if_supported(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
-        memory_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB,
-        kept_mib=_kept_mib(handle),
+        memory_mib=_memory_mib(handle, slices),
+        kept_mib=0 if slices else _kept_mib(handle),
         address=address,
         links=links,
         bandwidth_gbps=bandwidth,
         numa_node=_numa_node(sysfs, address),
         processes=len(if_supported(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()),
-        trouble=_trouble(handle),
+        trouble=_trouble(handle) or (NO_SLICES if slices == () else ""),
+        slices=slices,
     )
+
+
+def _memory_mib(handle: Any, slices: tuple[NvmlSlice, ...] | None) -> int:
+    """A divided GPU may tell its memory only to some."""
+    if not slices:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB)
+    told = if_supported(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return told.total // MIB if told is not None else sum(each.memory_mib for each in slices)
 
 
 def read_sample(handle: Any) -> GpuSample:
@@ -101,11 +106,6 @@ def read_sample(handle: Any) -> GpuSample:
     if errors and sample == NOTHING_KNOWN:
         raise errors[0]
     return sample
-
-
-def product(name: str) -> str:
-    """A model as the node label `gpu.product` of NVIDIA's feature discovery spells it."""
-    return re.sub(r"[^A-Za-z0-9._-]", "", name.replace(" ", "-"))
 
 
 def versions() -> tuple[str, str]:
@@ -137,16 +137,6 @@ def islands(gpus: Iterable[NvmlGpu]) -> Mapping[str, str]:
     return {gpu.uuid: f"nvlink-{number}" for number, group in enumerate(linked) for gpu in group}
 
 
-def if_supported(ask: Callable[..., T], *arguments: Any) -> T | None:
-    """None if this driver or this GPU does not support the call."""
-    try:
-        return ask(*arguments)
-    except pynvml.NVMLError as error:
-        if error.value in _NOT_SUPPORTED:
-            return None
-        raise
-
-
 def _links(handle: Any) -> tuple[tuple[str, ...], int]:
     """The other ends of its links, and what all of them carry."""
     ends: list[str] = []
@@ -155,7 +145,7 @@ def _links(handle: Any) -> tuple[tuple[str, ...], int]:
             if pynvml.nvmlDeviceGetNvLinkState(handle, link):
                 ends.append(_address(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)))
         except pynvml.NVMLError as error:
-            if error.value in (*_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+            if error.value in (*NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT):
                 break  # it has no such link
             raise
     return tuple(ends), round(2 * len(ends) * _link_mbps(handle) / 1000) if ends else 0
@@ -189,10 +179,7 @@ def _numa_node(sysfs: Path, address: str) -> int | None:
 
 
 def _trouble(handle: Any) -> str:
-    mig, _ = if_supported(pynvml.nvmlDeviceGetMigMode, handle) or (0, 0)
     _, _, is_pending, has_failed = if_supported(pynvml.nvmlDeviceGetRemappedRows, handle) or (0, 0, 0, 0)
-    if mig:
-        return "it is divided into MIG slices, which Carrel does not manage"
     if has_failed:
         return "memory rows could not be remapped"
     return "memory rows are to be remapped: reset the GPU" if is_pending else ""
@@ -205,6 +192,7 @@ ANSWER_S = 10.0
 QUIET_S = 300.0
 """How long after its last critical error a GPU is usable again."""
 LISTEN_MS = 1000
+NO_SLICES = "MIG is enabled on it, and it has no slices"
 SYSFS = Path("/sys")
 DRIVER_RETRY_S = 5.0
 
@@ -238,7 +226,7 @@ class NvmlMachine:
         self._quiet_s = quiet_s
         self._sysfs = sysfs
         self._is_open = False
-        self._known: dict[int, Gpu] = {}
+        self._known: dict[int, tuple[Gpu, ...]] = {}  # index of a GPU → it, or its slices
         self._errors: dict[GpuUuid, tuple[int, float]] = {}  # UUID → the last critical XID, and when
         self._events: Any = None
         self._subscribed: set[GpuUuid] = set()
@@ -265,7 +253,8 @@ class NvmlMachine:
         return self._state(seen, {index: str(error) for index, error in errors.items()}, driver)
 
     async def sample(self) -> Mapping[GpuUuid, GpuSample]:
-        handles = dict(self._handles)  # threads may add to it
+        known = {gpu.uuid for found in self._known.values() for gpu in found}
+        handles = {uuid: each for uuid, each in dict(self._handles).items() if uuid in known}  # threads may add to it
         answers = await self._samples.ask({uuid: partial(read_sample, each) for uuid, each in handles.items()})
         return {uuid: answer for uuid, answer in answers.items() if isinstance(answer, GpuSample)}
 
@@ -300,30 +289,46 @@ class NvmlMachine:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         gpu = read_gpu(handle, self._sysfs)
         self._subscribe(handle, gpu.uuid)
-        self._handles[gpu.uuid] = handle
+        self._handles |= {each.uuid: each.handle for each in gpu.slices} if gpu.slices else {gpu.uuid: handle}
         return gpu
 
     def _state(self, seen: Mapping[int, NvmlGpu], silent: Mapping[int, str], driver: DriverState) -> MachineState:
         """`silent`: index of a GPU that did not answer → why."""
         island_of = islands(seen.values())
-        gpus = {index: self._gpu(index, gpu, island_of.get(gpu.uuid, "")) for index, gpu in seen.items()}
-        answer = {gpu.uuid for gpu in seen.values()}
+        gpus = {index: self._gpus_of(index, gpu, island_of.get(gpu.uuid, "")) for index, gpu in seen.items()}
+        answer = {gpu.uuid for found in gpus.values() for gpu in found}
         lost = {
-            i: replace(self._known[i], unusable=f"it does not answer: {silent[i]}")
+            i: tuple(replace(gpu, unusable=f"it does not answer: {silent[i]}") for gpu in self._known[i])
             for i in silent
-            if i in self._known and self._known[i].uuid not in answer  # otherwise it has another index now
+            if i in self._known and self._known[i][0].uuid not in answer  # otherwise it has another index now
         }
         self._known = gpus | lost
         unknown = [f"GPU {index}: {why}" for index, why in silent.items() if index not in lost]
-        processes = {gpu.uuid: gpu.processes for gpu in seen.values()}
+        processes = {each.uuid: each.processes for gpu in seen.values() for each in gpu.slices or (gpu,)}
         details = {
-            gpu.uuid: GpuDetails(
+            each.uuid: GpuDetails(
                 gpu.product_name, gpu.compute_capability, gpu.address, driver.version, driver.cuda, MiB(gpu.kept_mib)
             )
             for gpu in seen.values()
+            for each in gpu.slices or (gpu,)
         }
-        gpus_now = tuple(self._known[index] for index in sorted(self._known))
+        gpus_now = tuple(sorted((gpu for found in self._known.values() for gpu in found), key=lambda gpu: gpu.index))
         return MachineState(gpus_now, "; ".join(unknown), processes, details)
+
+    def _gpus_of(self, index: int, gpu: NvmlGpu, island: str) -> tuple[Gpu, ...]:
+        """What people may have of it: the GPU, or its slices, which are as healthy as it is."""
+        whole = self._gpu(index, gpu, "" if gpu.slices else island)
+        return tuple(
+            replace(
+                whole,
+                uuid=each.uuid,
+                index=slice_index(index, each.number),
+                model=mig.model_of(gpu.model, each.profile),
+                memory=MiB(each.memory_mib),
+                slice=MigSlice(each.profile, gpu.uuid, index, whole.memory),
+            )
+            for each in gpu.slices or ()
+        ) or (whole,)
 
     def _gpu(self, index: int, gpu: NvmlGpu, island: str) -> Gpu:
         return Gpu(

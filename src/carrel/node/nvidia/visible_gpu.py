@@ -1,6 +1,7 @@
 """Which GPUs this container sees. A reservation pod holds the one that it sees; in pods of `carrel doctor --probe` a
 program says all of them.
 
+A MIG slice is told by NVML, else by what the plugin set: the driver's files name only the GPU that it is a part of.
 The one GPU is told by the driver's files, else by NVML, else by what the plugin set: the first source that shows a GPU
 decides. A source that is missing or cannot be read is skipped; its reason is part of the refusal if no other source
 knows either. If a source shows more than one GPU, the environment decides: where that names one of them, it is the one;
@@ -9,16 +10,19 @@ else none is chosen.
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import typer
 
-from carrel.dialects import nvidia
+from carrel.dialects import mig, nvidia
 from carrel.ids import GpuUuid
 from carrel.ledger.refusals import Refusal
+from carrel.node.nvidia.mig import read_slices
 from carrel.node.settings import VisibleGpusSettings
 from carrel.parsing import Malformed
 
@@ -39,6 +43,8 @@ class GpuSources:
 def visible_gpu(sources: GpuSources) -> GpuUuid | Refusal:
     """Its UUID."""
     troubles = []
+    if len(slices := [each for each in _named(sources.environment) if each.startswith(mig.UUID)]) == 1:
+        return GpuUuid(slices[0])
     for read in _sources_in_order(sources):
         try:
             uuids = read()
@@ -64,7 +70,8 @@ def shown_by_driver(sources: GpuSources) -> list[GpuUuid]:
 
 
 def _sources_in_order(sources: GpuSources) -> Sequence[Callable[[], Sequence[GpuUuid]]]:
-    return (lambda: _in_files(sources.files), _in_nvml, lambda: _in_environment(sources.environment))
+    in_environment = lambda: _in_environment(sources.environment)  # noqa: E731 # one of four alike
+    return _slices_in_nvml, lambda: _in_files(sources.files), _in_nvml, in_environment
 
 
 def _in_files(folder: Path) -> Sequence[GpuUuid]:
@@ -75,18 +82,32 @@ def _in_files(folder: Path) -> Sequence[GpuUuid]:
 
 
 def _in_nvml() -> Sequence[GpuUuid]:
+    with _nvml() as handles:
+        uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    if not uuids:
+        raise SourceUnavailable("NVML has no GPU")
+    return uuids
+
+
+def _slices_in_nvml() -> Sequence[GpuUuid]:
+    with _nvml() as handles:
+        uuids = [each.uuid for handle in handles for each in read_slices(handle) or ()]
+    if not uuids:
+        raise SourceUnavailable("NVML has no MIG slice")
+    return uuids
+
+
+@contextmanager
+def _nvml() -> Iterator[Sequence[Any]]:
+    """The handles of all GPUs."""
     try:
         pynvml.nvmlInit()
         try:
-            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-            uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+            yield [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         raise SourceUnavailable(f"NVML: {error}") from None
-    if not uuids:
-        raise SourceUnavailable("NVML has no GPU")
-    return uuids
 
 
 def _named(environment: Mapping[str, str]) -> Sequence[str]:

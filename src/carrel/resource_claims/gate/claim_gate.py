@@ -35,7 +35,7 @@ import msgspec
 from carrel.admission.review import AdmissionRequest, ClaimReviews
 from carrel.cluster.pod_progress import is_ending
 from carrel.cluster.state import ClusterState
-from carrel.dialects import nvidia
+from carrel.dialects import mig, nvidia
 from carrel.dialects.carrel import SHADOW
 from carrel.dialects.protected_keys import Writer, account_of
 from carrel.dialects.registry import asked_in_ways, dialects_of
@@ -50,7 +50,7 @@ from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement, why_not_on
 from carrel.ledger.precedence import WAITED_FOR
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Memory, Request
+from carrel.ledger.requests import ANY_SLICE, WHOLE, Memory, Request
 from carrel.ledger.shares import Coverage, Holder, Share
 from carrel.ledger.tiers import Tier
 from carrel.parsing import Malformed
@@ -105,7 +105,9 @@ class ClaimTermsLookup:
         return Refusal(f"{left[0]} has {WAITED_FOR}") if left else None
 
     def _why_not_on(self, terms: ClaimTerms, gpu: Gpu, share: Share) -> Refusal | None:
-        request = Request(1, WHOLE if share.memory is None else Memory(share.memory))
+        # The claim's selectors have chosen it: who allocates it asks for such a slice.
+        slices = ANY_SLICE if gpu.slice is not None else ""
+        request = Request(1, WHOLE if share.memory is None else Memory(share.memory), slices=slices)
         covered = self._state.covered_pods.of(terms.pod.metadata.uid) if terms.pod is not None else None
         if covered is not None:
             request = covered.narrowed(request)
@@ -177,7 +179,7 @@ class ClaimGate(ClaimReviews):
         for place, memory in taken.items():
             uuid = self._device_claims.uuid_of(place)
             entry = self._state.ledger.entry(uuid) if uuid else None
-            if entry is None and uuid.startswith(dra.MIG):
+            if entry is None and uuid.startswith(mig.UUID):
                 if (why := self._why_not_mig(place)) is not None:
                     return why
                 continue

@@ -56,7 +56,9 @@ class ServerAbility:
 
 def devices_of(gpus: Sequence[Gpu], ability: ServerAbility, details: Mapping[GpuUuid, GpuDetails]) -> list[Json]:
     """In the order in which schedulers take them."""
-    known = [gpu for gpu in gpus if gpu.has_uuid and (ability.keeps_taints or not gpu.unusable)]
+    # A claim for any GPU would get a MIG slice, if it were in there: only NVIDIA's own driver advertises these.
+    physical = [gpu for gpu in gpus if gpu.has_uuid and gpu.slice is None]
+    known = [gpu for gpu in physical if ability.keeps_taints or not gpu.unusable]
     chosen = sorted(known, key=lambda gpu: gpu.index)[:MOST_DEVICES]
     return [_device(gpu, ability, details.get(gpu.uuid, NO_DETAILS)) for gpu in chosen]
 

@@ -8,7 +8,10 @@
  *     keeps <gpu> <MiB>                                            so much of its memory is the driver's
  *     limit <gpu> <MiB> <path of a control group>                 so much of it may a control group have
  *     remap <gpu>                                                 memory rows wait for a reset
- *     mig <gpu>                                                   it is cut into slices
+ *     mig <gpu>                                                   MIG is enabled on it
+ *     slice <gpu> <number> <uuid> <MiB> <processes> <profile>     a MIG slice of it
+ *     nameless                                                    the names of slices do not end with their profile
+ *     closed <gpu>                                                its memory is told to nobody while MIG is enabled
  *     secret <gpu>                                                its processes are told to nobody
  *     link <gpu> <bus id of the other end>                        NVLink, 25,000 MB/s each way
  *     xid <gpu> <number>                                          an error; each is told once
@@ -25,9 +28,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, UNKNOWN = 999 };
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, UNKNOWN = 999 };
 enum { PERCENT, USED, WATTS, CELSIUS, CALLS };
-enum { GPUS = 16, LINKS = 18, XIDS = 64, XID_EVENTS = 8, SPEED_COMMON = 90 };
+enum { GPUS = 16, SLICES = 7, LINKS = 18, XIDS = 64, XID_EVENTS = 8, SPEED_COMMON = 90 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 typedef struct { unsigned long long total, free, used; } Memory;
@@ -35,20 +38,23 @@ typedef struct { unsigned version; unsigned long long total, reserved, free, use
 typedef struct { const char *name_space; unsigned long long soft, hard, used; } Limits;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } Event;
+typedef struct { unsigned multiprocessors, copy, decoder, encoder, jpeg, ofa, gpu_parts, compute_parts; unsigned long long mib; } Attributes;
 typedef struct { unsigned id, scope; long long at, latency; int type, result; union { unsigned ui; double d; } value; } Field;
 
-typedef struct {
+typedef struct Gpu {
+    char profile[32];
+    struct Gpu *slices[SLICES];
     char uuid[96], bus_id[32], name[96], ends[LINKS][32];
     unsigned long long mib, kept;
     unsigned processes, links;
-    int lost, remap, mig, secret, hangs, stuck, is_used, percent, watts_m, celsius;
+    int lost, remap, mig, closed, secret, hangs, stuck, is_used, percent, watts_m, celsius;
     unsigned long long used;
     int answers[CALLS]; /* what each call about what it does returns, if not OK */
 } Gpu;
 
 static const char *const CALL[CALLS] = {"percent", "used", "watts", "celsius"};
 
-static __thread struct { Gpu gpus[GPUS]; struct { int gpu; unsigned long long mib; char path[256]; } limits[GPUS]; int limited, count, gone, xids, xid_gpu[XIDS], xid[XIDS]; } now;
+static __thread struct { Gpu gpus[GPUS], slices[GPUS * SLICES]; struct { int gpu; unsigned long long mib; char path[256]; } limits[GPUS]; int limited, count, cut, nameless, gone, xids, xid_gpu[XIDS], xid[XIDS]; } now;
 static int told; /* how many errors the caller has heard of */
 
 static void look(void) {
@@ -69,6 +75,14 @@ static void look(void) {
         if (sscanf(line, "keeps %d %llu", &index, &gpu.kept) == 2) now.gpus[index].kept = gpu.kept;
         if (sscanf(line, "remap %d", &index) == 1) now.gpus[index].remap = 1;
         if (sscanf(line, "mig %d", &index) == 1) now.gpus[index].mig = 1;
+        if (sscanf(line, "closed %d", &index) == 1) now.gpus[index].closed = 1;
+        if (!strncmp(line, "nameless", 8)) now.nameless = 1;
+        if (sscanf(line, "slice %d %d %95s %llu %u %31s", &index, &number, gpu.uuid, &gpu.mib, &gpu.processes, gpu.profile) == 6) {
+            Gpu *slice = &now.slices[now.cut++];
+            *slice = gpu;
+            snprintf(slice->name, sizeof slice->name, "%.50s MIG %.31s", now.gpus[index].name, gpu.profile);
+            now.gpus[index].slices[number] = slice;
+        }
         if (sscanf(line, "hangs %d", &index) == 1) now.gpus[index].hangs = 1;
         if (sscanf(line, "stuck %d", &index) == 1) now.gpus[index].stuck = 1;
         if (sscanf(line, "use %d %d %llu %d %d", &index, &gpu.percent, &gpu.used, &gpu.watts_m, &gpu.celsius) == 5) {
@@ -89,15 +103,17 @@ static void look(void) {
     fclose(file);
 }
 
-/* A handle is the index plus one, so that none is null. */
+/* A handle is the index plus one, so that none is null; of a slice its number plus one besides, in hundreds. */
 static int gpu_of(void *handle, Gpu **gpu) {
     look();
-    long index = (long)handle - 1;
+    long index = (long)handle % 100 - 1, slice = (long)handle / 100 - 1;
     if (now.gone) return UNINITIALIZED;
     if (index < 0 || index >= now.count) return INVALID_ARGUMENT;
-    *gpu = &now.gpus[index];
-    while ((*gpu)->stuck) pause();
-    return (*gpu)->lost ? GPU_IS_LOST : OK;
+    Gpu *whole = *gpu = &now.gpus[index];
+    while (whole->stuck) pause();
+    if (whole->lost) return GPU_IS_LOST;
+    if (slice >= 0) *gpu = whole->slices[slice];
+    return *gpu ? OK : INVALID_ARGUMENT;
 }
 
 #define GPU Gpu *gpu; int no = gpu_of(handle, &gpu); if (no) return no;
@@ -123,9 +139,15 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
     return gpu_of(*handle, &gpu);
 }
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned size) { GPU snprintf(uuid, size, "%s", gpu->uuid); return OK; }
-int nvmlDeviceGetName(void *handle, char *name, unsigned size) { GPU snprintf(name, size, "%s", gpu->name); return OK; }
+int nvmlDeviceGetName(void *handle, char *name, unsigned size) {
+    GPU
+    snprintf(name, size, "%s", gpu->name);
+    if (now.nameless && *gpu->profile) strstr(name, " MIG ")[0] = 0;
+    return OK;
+}
 int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
     GPU
+    if (gpu->closed) return NO_PERMISSION;
     memory->total = gpu->mib << 20;
     memory->used = gpu->used << 20;
     return gpu->answers[USED];
@@ -214,4 +236,18 @@ int nvmlDeviceGetRemappedRows(void *handle, unsigned *right, unsigned *wrong, un
     return OK;
 }
 int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) { GPU *current = *pending = gpu->mig; return OK; }
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) { GPU *count = SLICES; return OK; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned number, void **slice) {
+    GPU
+    *slice = (void *)((long)handle + 100 * ((long)number + 1));
+    return gpu->slices[number] ? OK : NOT_FOUND;
+}
+int nvmlDeviceGetAttributes_v2(void *handle, Attributes *parts) {
+    GPU
+    if (sscanf(gpu->profile, "%uc.%ug", &parts->compute_parts, &parts->gpu_parts) != 2) {
+        sscanf(gpu->profile, "%ug", &parts->gpu_parts);
+        parts->compute_parts = parts->gpu_parts;
+    }
+    return OK;
+}
 #endif

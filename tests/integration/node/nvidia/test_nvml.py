@@ -106,7 +106,16 @@ def test_gpus_links_and_numa_nodes_are_read(libraries: dict[str, Path], tmp_path
     unlinked = {"island": "", "bandwidth_gbps": 0}
     a100 = {"model": "NVIDIA-A100-SXM4-80GB", "memory": 81920}
     assert look["gpus"] == [
-        {"uuid": uuid, "node": "n1", "index": index, "unusable": "", "numa_node": numa, "number": None, **more}
+        {
+            "uuid": uuid,
+            "node": "n1",
+            "index": index,
+            "unusable": "",
+            "numa_node": numa,
+            "number": None,
+            "slice": None,
+            **more,
+        }
         for index, (uuid, numa, more) in enumerate(
             [
                 ("GPU-a", 1, {**a100, **linked}),
@@ -202,9 +211,7 @@ def test_a_gpu_with_a_critical_error_is_unusable_until_it_had_none_for_a_while(
     ("fact", "why"),
     [
         pytest.param("remap 1\n", "memory rows are to be remapped: reset the GPU", id="a GPU that needs a reset"),
-        pytest.param(
-            "mig 1\n", "it is divided into MIG slices, which Carrel does not manage", id="a GPU that is sliced"
-        ),
+        pytest.param("mig 1\n", "MIG is enabled on it, and it has no slices", id="a GPU without slices"),
     ],
 )
 def test_a_faulty_gpu_is_unusable_until_it_is_repaired(
@@ -340,3 +347,86 @@ def test_a_driver_that_is_reloaded_is_sampled_again(libraries: dict[str, Path], 
         update.machine(FOUR + "use 0 12 1200 251000 64\n")
         update.ask("look")
         assert update.ask("sample")["GPU-a"]["utilisation"] == 0.12
+
+
+SEVEN = "mig 0\n" + "".join(f"slice 0 {number} MIG-a{number} 9728 {number % 2} 1g.10gb\n" for number in range(7))
+TWO_KINDS = "mig 0\nslice 0 0 MIG-c 40192 0 3g.40gb\nslice 0 1 MIG-b 19968 1 2g.20gb\n"
+
+
+def slices(look: Any) -> list[tuple[str, int, str, int]]:
+    return [(gpu["uuid"], gpu["index"], gpu["model"], gpu["memory"]) for gpu in look["gpus"] if gpu["slice"]]
+
+
+def test_a_divided_gpu_is_reported_as_its_slices(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + DIRECT + SEVEN) as update:
+        look = update.ask("look")
+
+    model = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"
+    assert slices(look) == [(f"MIG-a{number}", 1000 + number, model, 9728) for number in range(7)]
+    first = next(gpu for gpu in look["gpus"] if gpu["slice"])
+    of = {"profile": "1g.10gb", "parent": "GPU-a", "parent_index": 0, "parent_memory": 81920, "is_gpu": False}
+    assert (first["slice"], first["island"], first["numa_node"]) == (of, "", 1)
+    assert [gpu["uuid"] for gpu in look["gpus"] if not gpu["slice"]] == ["GPU-b", "GPU-c", "GPU-d"]
+    assert {uuid: look["processes"][uuid] for uuid in ("MIG-a0", "MIG-a1")} == {"MIG-a0": 0, "MIG-a1": 1}
+
+
+@pytest.mark.parametrize(
+    "more", [pytest.param("", id="by their names"), pytest.param("nameless\n", id="by their parts")]
+)
+def test_slices_of_a_gpu_may_differ(libraries: dict[str, Path], tmp_path: Path, more: str) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + TWO_KINDS + "slice 0 5 MIG-d 9728 0 1g.10gb+me\n" + more) as update:
+        look = update.ask("look")
+
+    a100, last = "NVIDIA-A100-SXM4-80GB-MIG-", "1g.10gb" if more else "1g.10gb.me"
+    assert slices(look) == [
+        ("MIG-c", 1000, f"{a100}3g.40gb", 40192),
+        ("MIG-b", 1001, f"{a100}2g.20gb", 19968),
+        ("MIG-d", 1005, f"{a100}{last}", 9728),
+    ]
+
+
+def test_a_part_of_a_slices_processors_is_named_as_such(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + "mig 0\nnameless\nslice 0 0 MIG-c 40192 0 1c.3g.40gb\n") as update:
+        assert slices(update.ask("look"))[0][2] == "NVIDIA-A100-SXM4-80GB-MIG-1c.3g.40gb"
+
+
+def test_a_gpu_that_hides_its_memory_counts_as_its_slices_together(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + SEVEN + "closed 0\n") as update:
+        assert update.ask("look")["gpus"][-1]["slice"]["parent_memory"] == 7 * 9728
+
+
+@pytest.mark.parametrize(
+    ("fact", "why"),
+    [
+        pytest.param("lost 0\n", "it does not answer: GPU is lost", id="does not answer"),
+        pytest.param("remap 0\n", "memory rows are to be remapped: reset the GPU", id="must be reset"),
+    ],
+)
+def test_a_gpu_that_falls_ill_makes_all_its_slices_ill(
+    libraries: dict[str, Path], tmp_path: Path, fact: str, why: str
+) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + SEVEN) as update:
+        assert update.unusable() == [""] * 10
+        update.machine(FOUR + SEVEN + fact)
+        look = update.ask("look")
+
+    assert [gpu["unusable"] for gpu in look["gpus"] if gpu["slice"]] == [why] * 7
+    assert [gpu["unusable"] for gpu in look["gpus"] if not gpu["slice"]] == [""] * 3
+
+
+def test_an_error_of_a_gpu_is_one_of_all_its_slices(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + SEVEN) as update:
+        update.ask("look")
+        update.machine(FOUR + SEVEN + "xid 0 48\n")
+        assert update.ask("wait") == "changed"
+        assert update.unusable() == [""] * 3 + ["XID 48"] * 7
+
+
+def test_slices_come_and_go(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + SEVEN) as update:
+        assert len(slices(update.ask("look"))) == 7
+        update.machine(FOUR + TWO_KINDS)
+        assert [uuid for uuid, *_ in slices(update.ask("look"))] == ["MIG-c", "MIG-b"]
+        assert set(update.ask("sample")) == {"GPU-b", "GPU-c", "GPU-d", "MIG-b", "MIG-c"}
+        update.machine(FOUR)
+        assert [gpu["uuid"] for gpu in update.ask("look")["gpus"]] == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]

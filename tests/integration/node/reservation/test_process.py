@@ -46,6 +46,7 @@ def files(folder: Path, *uuids: str) -> Path:
         pytest.param(
             ["GPU-a", "GPU-b"], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="of several, the one that is named"
         ),
+        pytest.param(["GPU-a"], {"NVIDIA_VISIBLE_DEVICES": "MIG-a"}, "MIG-a", id="a MIG slice of the GPU in the files"),
         pytest.param(["GPU-????"], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="a driver that does not know yet"),
     ],
 )
@@ -67,7 +68,7 @@ def test_the_one_visible_gpu_is_found(
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "all"}, "'all'", id="all"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "0"}, "'0'", id="an index"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-a,"}, "'GPU-a,'", id="half a list"),
-        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "MIG-1"}, "'MIG-1'", id="a part of a GPU"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "MIG-1,MIG-2"}, "'MIG-1,MIG-2'", id="two MIG slices"),
         pytest.param(["broken"], {}, "GPU UUID", id="a malformed file"),
     ],
 )
@@ -80,19 +81,27 @@ def test_none_or_several_gpus_are_refused_with_the_reason(
     assert words in answer.reason
 
 
-def test_nvml_is_asked_where_the_driver_shows_no_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "shown", "found"),
+    [
+        pytest.param("", "none", "GPU-n", id="a GPU, where the driver shows no files"),
+        pytest.param("mig 0\nslice 0 2 MIG-n 9728 0 1g.10gb\n", "shown", "MIG-n", id="a MIG slice, also with files"),
+    ],
+)
+def test_nvml_is_asked(tmp_path: Path, more: str, shown: str, found: str) -> None:
     library, machine = tmp_path / "libnvidia-ml.so.1", tmp_path / "machine"
     subprocess.run([*c_compiler(), "-shared", "-fPIC", "-o", library, STUB], check=True)
-    machine.write_text("gpu GPU-n 00000000:3B:00.0 81920 0 NVIDIA A100-SXM4-80GB\n")
+    machine.write_text(f"gpu GPU-n 00000000:3B:00.0 81920 0 NVIDIA A100-SXM4-80GB\n{more}")
+    files(tmp_path / "shown", "GPU-n")
     look = f"""
 from pathlib import Path
 from carrel.node.nvidia.visible_gpu import GpuSources, visible_gpu
-print(visible_gpu(GpuSources({{"NVIDIA_VISIBLE_DEVICES": "GPU-e"}}, Path({str(tmp_path / "none")!r}))))
+print(visible_gpu(GpuSources({{"NVIDIA_VISIBLE_DEVICES": "GPU-e"}}, Path({str(tmp_path / shown)!r}))))
 """
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "NVML_STUB": str(machine)}
     answer = subprocess.run([sys.executable, "-c", look], env=environment, capture_output=True, text=True, check=True)
 
-    assert answer.stdout == "GPU-n\n"
+    assert answer.stdout == f"{found}\n"
 
 
 SETTINGS = ReservationSettings(pod_name="holds", pod_namespace="lab")

@@ -14,9 +14,10 @@ from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking
 from carrel.configuration.schema import BookingRules
 from carrel.ids import BookingId, GpuUuid
+from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
-from tests.kit.gpus import A6000, N1, a_gpu, a_node, held, holder
+from tests.kit.gpus import A6000, N1, a_gpu, a_node, divided_gpu, held, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -91,7 +92,19 @@ def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_free() -> No
 def test_gpus_of_one_island_have_one_bracket() -> None:
     seen = seen_on_map(Ledger([a_node("n1", islands="aab.")]), nobody)
 
-    assert [(name, len(gpus)) for name, gpus in seen.islands] == [("a", 2), ("b", 1), ("", 1)]
+    assert [(group.island, len(group.gpus)) for group in seen.groups] == [("a", 2), ("b", 1), ("", 1)]
+
+
+def test_mig_slices_stand_inside_their_gpu() -> None:
+    gpus = (*divided_gpu("n1", 0, ("3g.40gb", "2g.20gb")), *divided_gpu("n1", 1), a_gpu("n1", 2))
+    seen = seen_on_map(Ledger([Node(N1, gpus)]), nobody)
+
+    assert [(group.title, len(group.gpus)) for group in seen.groups] == [
+        ("", 1),
+        ("GPU 0, divided into MIG slices", 2),
+        ("GPU 1, divided into MIG slices", 7),
+    ]
+    assert seen.gpus[1].description.startswith("MIG slice 0:0 of n1, A100 SXM4 80GB MIG 3g.40gb; 40 GiB of 40 GiB free")
 
 
 def test_an_overcommitted_gpu_is_drawn_inside_its_outline() -> None:
