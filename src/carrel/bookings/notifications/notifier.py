@@ -130,8 +130,7 @@ class Notifier:
             again = None if isinstance(error, Undelivered) and error.is_final else self._next_try(delivery)
             log.warning(
                 "notification_failed id=%s channel=%s tries=%d final=%s: %s",
-                delivery.notifications[0].id, delivery.channel, delivery.tries, again is None,
-                why,
+                delivery.notifications[0].id, delivery.channel, delivery.tries, again is None, why,
                 exc_info=not isinstance(error, Undelivered | TimeoutError),
             )  # fmt: skip
             await self._outbox.failed(delivery, why, again)
