@@ -17,7 +17,7 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_270,  # a part of a GPU is a limit; no limits in MIG slices
-    "bookings": 17_102,  # messages by five channels, chosen by each person, with quiet hours and buttons
+    "bookings": 17_108,  # messages by five channels, chosen by each person, with quiet hours and buttons
     "cli": 8_469,  # doctor says where the memory of parts is limited; MIG slices by their number
     "cluster": 5_488,  # the record says whether limits of memory are required; GPUs that are divided anew
     "configuration": 1_327,  # how much of a GPU pods share, and whether that is a limit

@@ -42,14 +42,20 @@ class ModelCapacity:
     """How much of a physical GPU each is, for GPU hours: less than one for MIG slices."""
 
     @property
+    def total(self) -> int:
+        """All that there are, also those that cannot be booked now."""
+        return self.gpus + self.set_aside + len(self.out_of_use)
+
+    @property
     def why_set_aside(self) -> str:
         """Why the others cannot be booked, in words; empty: all can be."""
-        total = self.gpus + self.set_aside + len(self.out_of_use)
         parts = (
             (self.set_aside, "used by pods that no booking can displace"),
             (len(self.out_of_use), self.why_out_of_use),
         )
-        return "; ".join(f"{count} of {total} {'is' if count == 1 else 'are'} {why}" for count, why in parts if count)
+        return "; ".join(
+            f"{count} of {self.total} {'is' if count == 1 else 'are'} {why}" for count, why in parts if count
+        )
 
     @property
     def why_out_of_use(self) -> str:

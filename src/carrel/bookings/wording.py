@@ -61,9 +61,9 @@ def amount(number: float) -> str:
     return f"{number:,.1f}" if 0 < number < 10 else f"{number:,.0f}"
 
 
-def count(number: int, thing: str) -> str:
-    """`1 GPU`, `3 GPUs`."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def count(number: float, thing: str) -> str:
+    """`1 GPU`, `3 GPUs`, `0.9 GPUs`."""
+    return f"{number:,.10g} {thing}{'' if number == 1 else 's'}"
 
 
 @lru_cache(maxsize=1_000)

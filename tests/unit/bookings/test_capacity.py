@@ -50,6 +50,7 @@ def test_gpus_of_pods_that_no_booking_can_displace_are_set_aside() -> None:
     found = capacity_of(nodes, {"GPU-1", "GPU-2", "GPU-4", "GPU-of-another-node"})["A6000"]
 
     assert (found.gpus, found.set_aside) == (2, 2), "one that is broken is not counted twice"
+    assert found.total == 5, "past use was of all of them"
     assert found.why_set_aside == (
         "2 of 5 are used by pods that no booking can displace; 1 of 5 is out of use: GPU 4 of n1: XID 79"
     )

@@ -47,6 +47,12 @@ def test_a_duration_has_its_two_largest_units(length: timedelta, said: str) -> N
     assert wording.span(length) == said
 
 
+def test_things_are_counted_also_parts_of_them() -> None:
+    said = [wording.count(number, "GPU") for number in (1, 3, 1280, 7.0, 0.9)]
+
+    assert said == ["1 GPU", "3 GPUs", "1,280 GPUs", "7 GPUs", "0.9 GPUs"]
+
+
 def test_times_are_short_with_the_exact_time_in_the_tooltip() -> None:
     tag = time_tag(datetime(2026, 11, 3, 13, 5, tzinfo=UTC), STOCKHOLM)
 

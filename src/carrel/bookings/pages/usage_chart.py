@@ -30,8 +30,8 @@ PARTS = ("active", "unknown", "idle")
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
     model: str
-    gpus: int
-    """As many as there are now."""
+    gpus: float
+    """As many as there are now; of MIG slices, as many as they are parts of."""
     rows: Sequence[UsageRow]
     """One for each step, also where nothing was."""
 
@@ -55,7 +55,7 @@ def hours_of(row: UsageRow) -> float:
 
 def by_model(
     rows: Iterable[UsageRow],
-    gpus: Mapping[str, int],
+    gpus: Mapping[str, float],
     times: Sequence[tuple[datetime, datetime]],
     *,
     is_held_known: bool,

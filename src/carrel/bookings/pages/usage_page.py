@@ -90,7 +90,7 @@ class UsagePage(Page):
         if service.usage is not None:
             counted = await service.usage.counted()
             gaps = [*await service.usage.gaps(period.start, period.now)]
-        stock = {model: each.gpus for model, each in self._queries.inventory.stock().items()}
+        stock = {model: each.total * each.part for model, each in self._queries.inventory.stock().items()}
         times, most = times_of(asked[0], service.lab_zone), max((row.most for row in people), default=0.0)
         models = usage_chart.by_model(by_model, stock, times, is_held_known=service.usage is not None)
         uncounted = period.uncounted(counted, gaps) if service.usage is not None else []
