@@ -6,8 +6,10 @@ needs of JupyterLab is among its commands: so there is nothing to build, and no 
   const NAME = "carrel-gpu-notebook";
   const OPEN = `${NAME}:open`;
   const ASK_MS = 5_000;
+  const LONGEST_MS = 30_000;
   const SECOND_MS = 1_000;
   const CLOSING_MS = 5_000;
+  const LOOK_MS = 100;
   const SEEN = `${NAME}:seen`;
 
   /* `2:05`, `1:00:00`; empty once the time is over. */
@@ -18,37 +20,57 @@ needs of JupyterLab is among its commands: so there is nothing to build, and no 
     return all <= 0 ? "" : hours ? `${hours}:${two(minutes)}:${two(seconds)}` : `${minutes}:${two(seconds)}`;
   }
 
+  /* JupyterLab shows a message some time after it was told. One that is dismissed before that comes back, and stays. */
+  async function onScreen(id, message) {
+    const [words] = message.split("\n");
+    for (let waited = 0; waited < CLOSING_MS; waited += LOOK_MS) {
+      if (document.getElementById(id)?.textContent.includes(words)) return;
+      await new Promise((done) => window.setTimeout(done, LOOK_MS));
+    }
+  }
+
   class Notices {
     constructor(app) {
       this.app = app;
-      this.notice = "";
-      this.id = "";
-      this.wasOpen = this.isClosed = false;
+      this.notice = this.id = this.told = "";
+      this.isAsking = this.wasOpen = this.isClosed = false;
       this.due = null; // by this page's own clock, which need not be right
       this.box = null;
       this.clickedAt = -Infinity;
     }
 
+    /* One after the other, also where an answer takes long: until a notice is shown, nothing can take it away. */
     async ask() {
-      const { baseUrl, token, init, fetch } = this.app.serviceManager.serverSettings;
-      const headers = token ? { Authorization: `token ${token}` } : {};
-      const answer = await fetch(`${baseUrl}carrel/notice`, { ...init, headers, cache: "no-store" });
-      if (answer.ok) await this.show(await answer.json());
+      if (this.isAsking) return;
+      this.isAsking = true;
+      try {
+        const { baseUrl, token, init, fetch } = this.app.serviceManager.serverSettings;
+        const headers = token ? { Authorization: `token ${token}` } : {};
+        const signal = AbortSignal.timeout(LONGEST_MS);
+        const answer = await fetch(`${baseUrl}carrel/notice`, { ...init, headers, signal, cache: "no-store" });
+        if (answer.ok) await this.show(await answer.json());
+      } finally {
+        this.isAsking = false;
+      }
     }
 
     async show({ notice, seconds_left: left, link }) {
       this.due = left === null ? null : performance.now() + left * SECOND_MS;
       if (notice === this.notice) return;
-      const gone = this.id;
+      const [gone, told] = [this.id, this.told];
       this.notice = notice;
       this.id = "";
       this.wasOpen = this.isClosed = false;
-      if (gone) await this.app.commands.execute("apputils:dismiss-notification", { id: gone });
+      if (gone) {
+        await onScreen(gone, told);
+        await this.app.commands.execute("apputils:dismiss-notification", { id: gone });
+      }
       if (!notice || this.wasSeen(notice)) return;
       const actions = link ? [{ label: link.label, commandId: OPEN, args: { url: link.url } }] : [];
       const options = { autoClose: false, actions };
       const type = this.due === null ? "info" : "warning";
-      this.id = await this.app.commands.execute("apputils:notify", { message: this.text(), type, options });
+      const message = (this.told = this.text());
+      this.id = await this.app.commands.execute("apputils:notify", { message, type, options });
     }
 
     /* What has happened is told once; what is going to happen, in each window. */
@@ -74,7 +96,8 @@ needs of JupyterLab is among its commands: so there is nothing to build, and no 
       this.isClosed = this.wasOpen && box === null;
       this.wasOpen = box !== null;
       if (box === null) return;
-      const update = { id: this.id, message: this.text(), type: "warning", autoClose: false };
+      const message = (this.told = this.text());
+      const update = { id: this.id, message, type: "warning", autoClose: false };
       await this.app.commands.execute("apputils:update-notification", update);
     }
   }
