@@ -387,6 +387,8 @@ def _obstacle(entry: GpuEntry, request: Request, pod: HolderId) -> str:
     if entry.kept_for is not None and entry.kept_for.uid != pod:
         return f"is kept for {entry.kept_for}"
     if (gpu.slice is not None or request.slices) and not request.allows_slice(gpu.slice):
+        if gpu.slice is not None and request.is_limited:
+            return "is a MIG slice, in which nothing limits memory, and the pod was admitted with a limit"
         return f"is {_kind(gpu)}, {request} asked"
     if request.model and gpu.model != request.model:
         return f"is a {gpu.model or 'GPU of unknown model'}, {request.model} asked"

@@ -3,7 +3,8 @@
 NVIDIA's driver does it from release 615 on, for control groups of version 2. NVIDIA's container toolkit asks it to,
 before the first process of a container starts; with an older driver, or version 1, it lets no container start that has
 a limit. So a node that has not said that it can gets no pods with limits. Whether the toolkit is new enough (1.20) an
-agent cannot see from its own container: with an older one no limit is set, which `limit_check` finds out.
+agent cannot see from its own container: with an older one no limit is set, which `limit_check` finds out. MIG slices of
+the node do not matter: no pod with a limit gets one (`Request.avoids_slices`).
 """
 
 from collections.abc import Mapping
@@ -16,8 +17,6 @@ FIRST_DRIVER = 615
 
 def why_no_limits(gpus: Mapping[GpuUuid, GpuDetails], *, cgroups_v2: bool | None) -> str:
     """Empty: it can. `cgroups_v2`: None if control groups cannot be seen."""
-    if any(uuid.startswith("MIG-") for uuid in gpus):
-        return "it has MIG slices, of which the driver limits no parts"
     for release in sorted({each.driver_version for each in gpus.values()}):
         if why := _why_not_by(release):
             return why

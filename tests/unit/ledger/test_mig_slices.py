@@ -96,6 +96,12 @@ def test_a_request_says_what_is_asked(request_: Request, words: str) -> None:
             "MIG slice 0:0 of n2 is a MIG slice 1g.10gb, advertised as a GPU there, 1 MIG slice 1g.10gb asked",
             id="a slice that is offered as a GPU",
         ),
+        pytest.param(
+            whole(slices="1g.10gb", is_limited=True),
+            Node(N1, divided_gpu(profiles=("1g.10gb",)), why_no_limits=""),
+            "MIG slice 0:0 of n1 is a MIG slice, in which nothing limits memory, and the pod was admitted with a limit",
+            id="a slice for a pod whose claim came after it",
+        ),
     ],
 )
 def test_a_refusal_says_that_it_is_about_slices(request_: Request, node: Node, why: str) -> None:

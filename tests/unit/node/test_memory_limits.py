@@ -32,9 +32,9 @@ def test_what_is_said(drivers: list[str], cgroups_v2: bool | None, said: str) ->
     assert why_no_limits(gpus, cgroups_v2=cgroups_v2) == said
 
 
-def test_a_node_with_mig_slices_limits_none() -> None:
+def test_slices_take_no_limits_from_the_other_gpus_of_their_node() -> None:
     gpus = {GpuUuid(name): GpuDetails(driver_version="615.20") for name in ("GPU-a", "MIG-b")}
-    assert why_no_limits(gpus, cgroups_v2=True) == "it has MIG slices, of which the driver limits no parts"
+    assert why_no_limits(gpus, cgroups_v2=True) == ""
 
 
 @pytest.mark.parametrize(
