@@ -126,6 +126,20 @@ async def counting(folder: Path, gpus: int = 2, replicas: int = 1) -> AsyncItera
     await database.aclose()
 
 
+async def test_while_the_database_has_never_answered_nothing_piles_up(tmp_path: Path) -> None:
+    async with counting(tmp_path) as counted:
+        counted.usage.is_away = True
+        looks = counted.services[0].replica.view.looks
+        started_anew = Service.on(counted.services[0].replica, counted.lab, counted.usage)
+        await counted.holds("train")
+        assert looks.changed()
+        await counted.holds("eval")
+
+        started_anew.recorder.observe()
+
+        assert not looks.changed()
+
+
 async def test_a_pod_of_seven_minutes_is_counted_seven_minutes(tmp_path: Path) -> None:
     async with counting(tmp_path) as seen:
         await seen.passes(3 * MINUTE, gpu_0=QUIET)
